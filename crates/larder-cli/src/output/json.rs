@@ -8,18 +8,26 @@ use std::{
 use larder_objects::is_unprintable;
 use serde::Serialize;
 use serde_json::{Value, json};
-use zeroize::Zeroizing;
 
-/// Writes `value` indented, with a newline at the end. Not more than a line of it is in memory.
+/// Writes `value` indented, with a newline at the end. Not more than a text of it is in memory.
 ///
 /// # Errors
 ///
 /// `out` cannot be written.
 pub(crate) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
-    let line = Zeroizing::default();
-    let mut lines = EscapedJson { out, line };
-    serde_json::to_writer_pretty(&mut lines, value)?;
-    lines.write_all(b"\n")
+    serde_json::to_writer_pretty(EscapedJson(out), value)?;
+    out.write_all(b"\n")
+}
+
+/// A file: its mode in four octal digits, its content, and its owner and group, if they are to be named.
+pub(crate) fn file(mode: u32, owner: Option<u32>, group: Option<u32>, data: Value) -> Value {
+    let mut file = json!({"mode": format!("{mode:04o}"), "data": data});
+    for (field, id) in [("owner", owner), ("group", group)] {
+        if let Some(id) = id {
+            file[field] = id.into();
+        }
+    }
+    file
 }
 
 /// What could not be read: paths or objects, with the reasons.
@@ -29,45 +37,30 @@ pub(crate) fn not_read(all: &BTreeSet<(String, String)>) -> Vec<Value> {
     all.collect()
 }
 
-/// Writes lines of JSON. serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder
+/// Writes pieces of JSON. serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder
 /// text are left, which only texts can hold.
-struct EscapedJson<'o> {
-    out: &'o mut dyn Write,
-    /// The beginning of a line. It may hold a Secret.
-    line: Zeroizing<Vec<u8>>,
-}
+struct EscapedJson<'o>(&'o mut dyn Write);
 
 impl Write for EscapedJson<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
-            self.line.extend_from_slice(part);
-            if part.ends_with(b"\n") {
-                write_escaped(
-                    self.out,
-                    str::from_utf8(&self.line).map_err(io::Error::other)?,
-                )?;
-                self.line.clear();
+        // A piece of a text has whole characters.
+        let mut rest = str::from_utf8(bytes).map_err(io::Error::other)?;
+        while let Some(at) = rest.find(|c: char| is_unprintable(c) && c != '\n') {
+            let (before, after) = rest.split_at(at);
+            let character = after.chars().next().expect("find returned its index");
+            self.0.write_all(before.as_bytes())?;
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(self.0, "\\u{unit:04x}")?;
             }
+            rest = &after[character.len_utf8()..];
         }
+        self.0.write_all(rest.as_bytes())?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        self.0.flush()
     }
-}
-
-fn write_escaped(out: &mut dyn Write, mut rest: &str) -> io::Result<()> {
-    while let Some(at) = rest.find(|c: char| is_unprintable(c) && c != '\n') {
-        let (before, after) = rest.split_at(at);
-        let character = after.chars().next().expect("find returned its index");
-        write!(out, "{before}")?;
-        for unit in character.encode_utf16(&mut [0; 2]) {
-            write!(out, "\\u{unit:04x}")?;
-        }
-        rest = &after[character.len_utf8()..];
-    }
-    write!(out, "{rest}")
 }
 
 #[cfg(test)]

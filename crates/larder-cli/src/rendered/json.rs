@@ -8,10 +8,13 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use larder_projection::fs_group;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{pod::RenderedPod, warnings};
-use crate::output::{json::not_read, references::References};
+use crate::output::{
+    json::{file, not_read},
+    references::References,
+};
 
 #[derive(Serialize)]
 struct PodReport<'a> {
@@ -22,53 +25,14 @@ struct PodReport<'a> {
     #[serde(rename = "fsGroup", skip_serializing_if = "Option::is_none")]
     fs_group: Option<u32>,
     references: References,
-    containers: BTreeMap<&'a str, KnownReport<'a>>,
-    volumes: BTreeMap<&'a str, KnownReport<'a>>,
+    containers: BTreeMap<&'a str, Value>,
+    volumes: BTreeMap<&'a str, Value>,
     #[serde(rename = "onChange", skip_serializing_if = "BTreeMap::is_empty")]
-    on_change: BTreeMap<&'a str, PartReport<'a>>,
-}
-
-#[derive(Serialize)]
-struct HookReport<'a> {
-    name: &'a str,
-    action: String,
-}
-
-/// A part of a pod: what it has, or why it has nothing.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-enum PartReport<'a> {
-    Env(BTreeMap<&'a str, Cow<'a, str>>),
-    Files(BTreeMap<&'a str, FileReport>),
-    Hooks(Vec<HookReport<'a>>),
-    Error(String),
-}
-
-/// A container or volume, and the values in it that are not known.
-#[derive(Serialize)]
-struct KnownReport<'a> {
-    #[serde(flatten)]
-    part: PartReport<'a>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    unknown: BTreeMap<&'a str, String>,
-    /// What deserves a look.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
+    on_change: BTreeMap<&'a str, Value>,
 }
 
 /// The key of files that are not known by name.
 const ALL: &str = "*";
-
-#[derive(Serialize)]
-struct FileReport {
-    /// Four octal digits.
-    mode: String,
-    /// Only in a volume that names an owner.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<u32>,
-    /// Base64.
-    data: String,
-}
 
 /// One object with all pods.
 #[derive(Serialize)]
@@ -111,15 +75,26 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     chunks.collect::<String>().into()
 }
 
+/// A container or volume: what it has, or why it has nothing; the values in it that are not known; what deserves a look.
+fn part(mut part: Value, unknown: BTreeMap<&str, String>, warnings: Vec<String>) -> Value {
+    if !unknown.is_empty() {
+        part["unknown"] = json!(unknown);
+    }
+    if !warnings.is_empty() {
+        part["warnings"] = warnings.into();
+    }
+    part
+}
+
 fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
     let containers = rendered.containers.iter().map(|(container, view)| {
-        let part = match view {
+        let shown = match view {
             Ok(view) => {
                 let variables = view.environment.iter();
                 let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
-                PartReport::Env(variables.collect())
+                json!({"env": variables.collect::<BTreeMap<_, _>>()})
             }
-            Err(error) => PartReport::Error(rendered.start_error(error)),
+            Err(error) => json!({"error": rendered.start_error(error)}),
         };
         let variables = view.iter().flat_map(|view| {
             let environment = &view.environment;
@@ -130,27 +105,19 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         let mut warnings = rendered.missing_secrets(container);
         let found = view.iter();
         warnings.extend(found.flat_map(|view| warnings::of_container(rendered, container, view)));
-        let report = KnownReport {
-            part,
-            unknown: unknown.collect(),
-            warnings,
-        };
-        (container.name, report)
+        (container.name, part(shown, unknown.collect(), warnings))
     });
     let volumes = rendered.volumes.values().map(|(volume, projection)| {
-        let part = match projection {
+        let shown = match projection {
             Ok(projection) => {
-                let files = projection.payload.iter().map(|(path, file)| {
-                    let report = FileReport {
-                        mode: format!("{:04o}", file.mode),
-                        owner: file.owner.filter(|_| projection.names_owner),
-                        data: BASE64.encode(&*file.data),
-                    };
-                    (path.as_str(), report)
+                let files = projection.payload.iter().map(|(path, one)| {
+                    let owner = one.owner.filter(|_| projection.names_owner);
+                    let data = BASE64.encode(&*one.data).into();
+                    (path.as_str(), file(one.mode, owner, None, data))
                 });
-                PartReport::Files(files.collect())
+                json!({"files": files.collect::<BTreeMap<_, _>>()})
             }
-            Err(error) => PartReport::Error(rendered.volume_error(error)),
+            Err(error) => json!({"error": rendered.volume_error(error)}),
         };
         let unknown = projection.iter().flat_map(|projection| {
             let named = projection.payload.iter();
@@ -158,23 +125,17 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
             named.chain(projection.opaque.as_ref().map(|(file, _)| (ALL, file)))
         });
         let unknown = unknown.filter_map(|(path, file)| Some((path, file.data.unknown()?.text())));
-        let report = KnownReport {
-            part,
-            unknown: unknown.collect(),
-            warnings: warnings::of_volume(rendered, volume),
-        };
-        (volume.name.as_str(), report)
+        let warnings = warnings::of_volume(rendered, volume);
+        (&*volume.name, part(shown, unknown.collect(), warnings))
     });
     let on_change = rendered.hooks.iter().map(|annotation| {
         let report = match &annotation.hooks {
             Ok(hooks) => {
-                let hooks = hooks.iter().map(|hook| HookReport {
-                    name: &hook.name,
-                    action: hook.action(),
-                });
-                PartReport::Hooks(hooks.collect())
+                let hooks = hooks.iter();
+                let hooks = hooks.map(|hook| json!({"name": hook.name, "action": hook.action()}));
+                json!({"hooks": hooks.collect::<Vec<_>>()})
             }
-            Err(error) => PartReport::Error(error.to_string()),
+            Err(error) => json!({"error": error.to_string()}),
         };
         (annotation.annotation.as_str(), report)
     });

@@ -2,13 +2,13 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use larder_objects::{Kind, ObjectKey};
-use larder_projection::Variable;
+use larder_projection::{Unknown, Variable};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, Verdict};
 use crate::{
-    output::json::not_read,
+    output::json::{self, not_read},
     rendered::{MountedFile, text, words::mount_source},
 };
 
@@ -22,7 +22,9 @@ pub(super) struct Report<'c> {
     not_compared: &'c [String],
     #[serde(rename = "notRead", skip_serializing_if = "Vec::is_empty")]
     not_read: Vec<Value>,
-    pods: Pods<'c>,
+    /// With whether Secrets are shown.
+    #[serde(serialize_with = "pods")]
+    pods: (&'c [PodDiff<'c>], bool),
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unknown: Vec<Value>,
     unreferenced: Vec<Value>,
@@ -32,16 +34,11 @@ pub(super) struct Report<'c> {
 }
 
 /// The pods, made one after the other.
-struct Pods<'c> {
-    comparison: &'c Comparison<'c>,
-    show_secrets: bool,
-}
-
-impl Serialize for Pods<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let pods = self.comparison.pods.iter();
-        serializer.collect_seq(pods.map(|one| pod(one, self.show_secrets)))
-    }
+fn pods<S: Serializer>(
+    (pods, show_secrets): &(&[PodDiff<'_>], bool),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(pods.iter().map(|one| pod(one, *show_secrets)))
 }
 
 impl<'c> Report<'c> {
@@ -53,10 +50,7 @@ impl<'c> Report<'c> {
         Self {
             not_compared: &comparison.left_out.not_compared,
             not_read: not_read(&comparison.left_out.not_read),
-            pods: Pods {
-                comparison,
-                show_secrets,
-            },
+            pods: (&comparison.pods, show_secrets),
             unknown: unknown.collect(),
             unreferenced: comparison.unreferenced.iter().map(object).collect(),
             unseen: comparison.unseen.iter().map(object).collect(),
@@ -86,37 +80,21 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
 }
 
 fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
-    let shown = |is_secret: bool, value: &dyn Fn() -> Value| {
-        if is_secret && !show_secrets {
-            Value::Null
-        } else {
-            value()
-        }
-    };
-    let variable = |one: &&Variable<'_>| shown(one.secret, &|| text(&one.value).into());
-    let data =
-        |one: &MountedFile<'_>| shown(one.is_secret(), &|| BASE64.encode(&*one.file.data).into());
-    let mode = |one: &MountedFile<'_>| format!("{:04o}", one.file.mode);
+    let is_shown = |is_secret: bool| !is_secret || show_secrets;
+    let both = |from: Value, to: Value| json!({"from": from, "to": to});
+    let variable =
+        |one: &&Variable<'_>| Value::from(is_shown(one.secret).then(|| text(&one.value)));
     let file = |one: &MountedFile<'_>| {
-        let mut file = json!({"mode": mode(one), "data": data(one)});
-        if let Some(owner) = one.file.owner {
-            file["owner"] = owner.into();
-        }
-        if let Some(group) = one.group {
-            file["group"] = group.into();
-        }
-        file
+        let data = is_shown(one.is_secret()).then(|| BASE64.encode(&*one.file.data));
+        json::file(one.file.mode, one.file.owner, one.group, data.into())
     };
     let changed_file = |from: &MountedFile<'_>, to: &MountedFile<'_>| {
-        let mut change = json!({"from": data(from), "to": data(to)});
-        if from.file.mode != to.file.mode {
-            change["mode"] = json!({"from": mode(from), "to": mode(to)});
-        }
-        if from.file.owner != to.file.owner {
-            change["owner"] = json!({"from": from.file.owner, "to": to.file.owner});
-        }
-        if from.group != to.group {
-            change["group"] = json!({"from": from.group, "to": to.group});
+        let (mut from, mut to) = (file(from), file(to));
+        let mut change = both(from["data"].take(), to["data"].take());
+        for field in ["mode", "owner", "group"] {
+            if from.get(field) != to.get(field) {
+                change[field] = both(from[field].take(), to[field].take());
+            }
         }
         change
     };
@@ -130,14 +108,14 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         Verdict::Fails(error) => ("fails", Some(error)),
     };
     let changed_variable = |from: &&Variable<'_>, to: &&Variable<'_>| {
-        let mut change = json!({"from": variable(from), "to": variable(to)});
+        let mut change = both(variable(from), variable(to));
         // Of two that are not known, the sources are what differs.
         let sources = |one: &Variable<'_>| {
-            let unknown = one.value.unknown();
-            unknown.map(|unknown| shown(one.secret, &|| unknown.text().into()))
+            let unknown = one.value.unknown().filter(|_| is_shown(one.secret));
+            Value::from(unknown.map(Unknown::text))
         };
         if from.value.unknown().is_some() || to.value.unknown().is_some() {
-            change["unknown"] = json!({"from": sources(from), "to": sources(to)});
+            change["unknown"] = both(sources(from), sources(to));
         }
         change
     };
@@ -160,11 +138,8 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
     }
     if !diff.mounts.is_empty() {
         let mount = |one: &&_| Value::from(mount_source(one));
-        container["mounts"] = changes(
-            &diff.mounts,
-            mount,
-            |from, to| json!({"from": mount(from), "to": mount(to)}),
-        );
+        let changed_mount = |from: &_, to: &_| both(mount(from), mount(to));
+        container["mounts"] = changes(&diff.mounts, mount, changed_mount);
     }
     container
 }
