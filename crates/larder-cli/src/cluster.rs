@@ -23,7 +23,6 @@ use larder_objects::{
     Kind, ObjectKey,
     manifest::{Document, Loader, Manifest, Manifests},
 };
-use larder_projection::{Needs, pod_volumes};
 use larder_transport::{ClusterSource, path::Resource};
 use serde_json::Value;
 
@@ -32,7 +31,11 @@ use self::{
     facts::{node_name, reads_node, reads_node_name, share_nodes},
     reader::{ClusterReader, Purpose, Wanted, path},
 };
-use crate::{offline::bind_to_only_node, outcome::Failure, output};
+use crate::{
+    offline::{bind_to_only_node, needs},
+    outcome::Failure,
+    output::{self, references::of_pods},
+};
 
 /// The annotation in which `kubectl apply` keeps the manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -78,7 +81,7 @@ pub(crate) fn sides(
         let is_kept = |one: &&Document| object_key(one).is_some_and(|key| !given.contains(&key));
         let kept = objects.documents.iter().filter(is_kept);
         to.documents.extend(kept.cloned());
-        let nodes = nodes(reader, from.pods().chain(to.pods()), &BTreeSet::new()).await?;
+        let nodes = nodes(reader, from.pods().chain(to.pods()), &[]).await?;
         to.documents.extend(nodes.iter().cloned());
         from.documents.extend(objects.documents);
         from.documents.extend(nodes);
@@ -108,10 +111,7 @@ pub(crate) fn complete(
         let given: BTreeSet<_> = manifests.documents.iter().filter_map(object_key).collect();
         let wanted = projected(manifests.pods());
         let objects = objects(reader, wanted.difference(&given)).await?;
-        let documents = manifests.documents.iter();
-        let given = documents.filter(|document| matches!(document.manifest, Manifest::Node(_)));
-        let given = given.map(|document| document.object.key()).collect();
-        let nodes = nodes(reader, manifests.pods(), &given).await?;
+        let nodes = nodes(reader, manifests.pods(), &manifests.documents).await?;
         manifests.documents.extend(objects.documents);
         manifests.documents.extend(nodes);
         manifests.errors.extend(objects.errors);
@@ -135,11 +135,15 @@ async fn objects(
 async fn nodes<'p>(
     reader: &ClusterReader,
     pods: impl Iterator<Item = &'p Pod>,
-    given: &BTreeSet<ObjectKey>,
+    given: &[Document],
 ) -> Result<Vec<Document>, Failure> {
     let names = pods.filter(|pod| reads_node(pod)).filter_map(node_name);
     let keys: BTreeSet<_> = names.map(|name| ObjectKey::new("", name)).collect();
-    let wanted = keys.difference(given);
+    let given = given
+        .iter()
+        .filter(|one| matches!(one.manifest, Manifest::Node(_)));
+    let given: BTreeSet<_> = given.map(|document| document.object.key()).collect();
+    let wanted = keys.difference(&given);
     let wanted = wanted.map(|key| Wanted::at("Node", Resource::core("nodes"), key, Purpose::Node));
     let nodes = manifests(reader, wanted.collect()).await?;
     for error in &nodes.errors {
@@ -158,17 +162,7 @@ async fn manifests(reader: &ClusterReader, wanted: Vec<Wanted>) -> Result<Manife
 
 /// The ConfigMaps and Secrets that containers see: without those for image pulls.
 fn projected<'p>(pods: impl Iterator<Item = &'p Pod>) -> BTreeSet<(Kind, ObjectKey)> {
-    let mut all = BTreeSet::new();
-    for pod in pods {
-        let mut needs = Needs::of_pod(pod);
-        pod_volumes(pod).for_each(|volume| needs.add_volume(volume));
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let of = |kind, name: &&str| (kind, ObjectKey::new(namespace, *name));
-        let maps = needs.config_maps.iter();
-        all.extend(maps.map(|name| of(Kind::ConfigMap, name)));
-        all.extend(needs.secrets.iter().map(|name| of(Kind::Secret, name)));
-    }
-    all
+    of_pods(pods, |pod| needs(pod).into())
 }
 
 /// The pod of `document`, or the workload that it is made from.
@@ -220,31 +214,33 @@ fn without_server_fields(object: &[u8]) -> Result<String, Failure> {
     let object = serde_json::from_slice(object);
     let mut object: Value = object.context("cannot read an answer of the API server")?;
     if object["kind"] == "Pod" {
-        let mut retain_fields = |parent: &str, is_kept: fn(&str) -> bool| {
-            let parent = object.pointer_mut(parent);
-            if let Some(parent) = parent.and_then(Value::as_object_mut) {
-                parent.retain(|field, _| is_kept(field));
-            }
-        };
-        retain_fields("/metadata", |field| field != "uid");
-        retain_fields("/metadata/annotations", |field| field != LAST_APPLIED);
-        retain_fields("/status", |field| matches!(field, "hostIP" | "hostIPs"));
-        let is_kept = |entry: &Value| {
-            let name = entry["name"].as_str();
-            !name.is_some_and(|name| name.starts_with(ADDED_VOLUME))
-        };
-        let retain = |list: Option<&mut Value>| {
-            if let Some(list) = list.and_then(Value::as_array_mut) {
-                list.retain(is_kept);
-            }
-        };
-        retain(object.pointer_mut("/spec/volumes"));
+        let mut retain = |place: &str, is_kept| retain(object.pointer_mut(place), is_kept);
+        retain("/metadata", |field| field != "uid");
+        retain("/metadata/annotations", |field| field != LAST_APPLIED);
+        retain("/status", |field| matches!(field, "hostIP" | "hostIPs"));
+        retain("/spec/volumes", is_own_volume);
         for containers in ["/spec/initContainers", "/spec/containers"] {
             let containers = object.pointer_mut(containers).and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten() {
-                retain(container.get_mut("volumeMounts"));
+                self::retain(container.get_mut("volumeMounts"), is_own_volume);
             }
         }
     }
     Ok(object.to_string())
+}
+
+/// Whether no component of the API server has added the volume.
+fn is_own_volume(name: &str) -> bool {
+    !name.starts_with(ADDED_VOLUME)
+}
+
+/// Keeps the fields of an object, or the entries of a list, whose name `is_kept`.
+fn retain(part: Option<&mut Value>, is_kept: fn(&str) -> bool) {
+    match part {
+        Some(Value::Object(fields)) => fields.retain(|name, _| is_kept(name)),
+        Some(Value::Array(entries)) => {
+            entries.retain(|entry| is_kept(entry["name"].as_str().unwrap_or_default()));
+        }
+        _ => {}
+    }
 }

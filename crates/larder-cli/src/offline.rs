@@ -148,28 +148,39 @@ impl Offline {
 
     /// What may be wrong with a reference to an object that is missing in `namespace`; empty if nothing is known.
     pub(crate) fn why_missing(&self, kind: Kind, namespace: &str, name: &str) -> String {
-        let kind_name = kind.object_type().kind;
-        if let Some(place) = self.rejected(kind_name, name) {
-            return place;
-        }
         let keys = self.objects().filter(|(of, _)| *of == kind);
-        let keys: BTreeSet<_> = keys.map(|(_, key)| key).collect();
-        let namesakes = keys.iter().filter(|key| key.name == name);
-        let others: Vec<_> = namesakes.map(|key| key.namespace.as_str()).collect();
-        if !others.is_empty() {
-            return format!(
-                "exists only in namespace {}; pods can't cross namespaces",
-                others.join(", ")
-            );
-        }
-        let near = keys.iter().filter(|key| key.namespace == namespace);
-        did_you_mean(name, near.map(|key| key.name.as_str()))
+        let keys = keys.map(|(_, key)| (&*key.namespace, &*key.name));
+        let elsewhere = |namespaces: &[&str]| {
+            let namespaces = namespaces.join(", ");
+            format!("exists only in namespace {namespaces}; pods can't cross namespaces")
+        };
+        self.hint(
+            kind.object_type().kind,
+            (namespace, name),
+            keys.collect(),
+            elsewhere,
+        )
     }
 
-    /// `rejected: app.yaml line 7`, for a document of this kind and name that was rejected.
-    fn rejected(&self, kind: &str, name: &str) -> Option<String> {
-        let place = self.rejected.get(&(kind.to_owned(), name.to_owned()))?;
-        Some(format!("rejected: {place}"))
+    /// Where an object is that is missing under its namespace and name: in a document that was rejected, `elsewhere`, or
+    /// under a similar name; empty if nothing is known. `known` are the namespaces and names of its kind.
+    fn hint(
+        &self,
+        kind: &str,
+        (namespace, name): (&str, &str),
+        known: BTreeSet<(&str, &str)>,
+        elsewhere: impl Fn(&[&str]) -> String,
+    ) -> String {
+        if let Some(place) = self.rejected.get(&(kind.to_owned(), name.to_owned())) {
+            return format!("rejected: {place}");
+        }
+        let namesakes = known.iter().filter(|known| known.1 == name);
+        let namespaces: Vec<_> = namesakes.map(|known| known.0).collect();
+        if !namespaces.is_empty() {
+            return elsewhere(&namespaces);
+        }
+        let near = known.iter().filter(|known| known.0 == namespace);
+        did_you_mean(name, near.map(|known| known.1))
     }
 
     /// The position of a pod, which is in `namespace` unless its name says another one.
@@ -178,29 +189,22 @@ impl Offline {
     ///
     /// The manifests lack it.
     pub(crate) fn position(&self, wanted: &PodName, namespace: &str) -> anyhow::Result<usize> {
-        let mut pods = self.pods.iter();
-        let found = pods.position(|pod| wanted.names(&pod.pod.metadata, namespace));
-        found.ok_or_else(|| self.no_pod(wanted.namespace(namespace), wanted.name()))
-    }
-
-    /// The error for a pod that the manifests lack, with pods of its name in other namespaces.
-    fn no_pod(&self, namespace: &str, name: &str) -> anyhow::Error {
+        let mut pods = self.pods.iter().map(|pod| &pod.pod.metadata);
+        if let Some(found) = pods.position(|pod| wanted.names(pod, namespace)) {
+            return Ok(found);
+        }
+        let (namespace, name) = (wanted.namespace(namespace), &*wanted.name);
         let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
-        let namesakes = pods.clone();
-        let namesakes = namesakes.filter(|pod| pod.name.as_deref() == Some(name));
-        let namesakes = namesakes.filter_map(|pod| pod.namespace.as_deref());
-        let namesakes = namesakes.map(|namespace| format!("{namespace}/{name}"));
-        let namesakes: Vec<_> = namesakes.collect();
-        let advice = if namesakes.is_empty() {
-            let near = pods.filter(|pod| pod.namespace.as_deref() == Some(namespace));
-            let near = near.filter_map(|pod| pod.name.as_deref());
-            let rejected = self.rejected("Pod", name);
-            rejected.unwrap_or_else(|| did_you_mean(name, near))
-        } else {
-            format!("did you mean {}?", namesakes.join(" or "))
+        let pods = pods.filter_map(|pod| Some((pod.namespace.as_deref()?, pod.name.as_deref()?)));
+        let elsewhere = |namespaces: &[&str]| {
+            let pods = namespaces
+                .iter()
+                .map(|namespace| format!("{namespace}/{name}"));
+            format!("did you mean {}?", pods.collect::<Vec<_>>().join(" or "))
         };
+        let advice = self.hint("Pod", (namespace, name), pods.collect(), elsewhere);
         let problem = format!("no pod {namespace}/{name} in the manifests");
-        anyhow::anyhow!(with_hint(problem, &advice))
+        anyhow::bail!(with_hint(problem, &advice))
     }
 
     /// Whether the manifests have this Secret.
@@ -271,16 +275,13 @@ impl Offline {
         }
     }
 
-    /// Everything that the projections of `pod` read, including volumes that no container mounts.
+    /// Everything that the projections of `pod` read; see [`needs`].
     pub(crate) fn inputs(&self, pod: &Pod) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
         let key = |name: &str| ObjectKey::new(namespace, name);
         let spec = pod.spec.as_ref();
         let node = spec.and_then(|spec| self.nodes.get(spec.node_name.as_deref()?));
-        let mut needs = Needs::of_pod(pod);
-        for volume in pod_volumes(pod) {
-            needs.add_volume(volume);
-        }
+        let needs = needs(pod);
         let mut inputs = Inputs {
             services: Some(Arc::clone(&self.services)),
             node: node.cloned(),
@@ -316,6 +317,13 @@ impl Offline {
         }
         inputs
     }
+}
+
+/// What the projections of `pod` read, including volumes that no container mounts.
+pub(crate) fn needs(pod: &Pod) -> Needs<'_> {
+    let mut needs = Needs::of_pod(pod);
+    pod_volumes(pod).for_each(|volume| needs.add_volume(volume));
+    needs
 }
 
 /// Binds the pods without a node to the only Node, if there is exactly one.

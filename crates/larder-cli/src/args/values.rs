@@ -10,17 +10,13 @@ use larder_objects::{go_duration, validation::is_label};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodName {
     namespace: Option<String>,
-    name: String,
+    pub(crate) name: String,
 }
 
 impl PodName {
     /// The namespace, or `default` if the name has none.
     pub(crate) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
         self.namespace.as_deref().unwrap_or(default)
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     /// Whether it is the name of the pod with this `metadata`.
@@ -58,21 +54,14 @@ pub(super) fn variable(text: &str) -> Result<(String, String), &'static str> {
 
 /// Parses an address of this machine's loopback interface.
 pub(super) fn loopback(text: &str) -> Result<SocketAddr, String> {
-    let address = listen_address(text)?;
-    if address.ip().is_loopback() {
-        Ok(address)
-    } else {
-        Err("expected an address on loopback, such as 127.0.0.1:8900".to_owned())
-    }
+    let address = Some(listen_address(text)?).filter(|address| address.ip().is_loopback());
+    Ok(address.ok_or("expected an address on loopback, such as 127.0.0.1:8900")?)
 }
 
 /// Parses `--namespace`.
 pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
-    if is_label(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("expected lower-case letters, digits and '-', as in kube-system")
-    }
+    let name = is_label(text).then(|| text.to_owned());
+    name.ok_or("expected lower-case letters, digits and '-', as in kube-system")
 }
 
 /// Parses the mode of a file.

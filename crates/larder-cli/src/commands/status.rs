@@ -154,7 +154,7 @@ fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String
     }
     let default = args.namespace.as_deref().unwrap_or("default");
     let names = args.pods.iter();
-    let names = names.map(|pod| format!("{}/{}", pod.namespace(default), pod.name()));
+    let names = names.map(|pod| format!("{}/{}", pod.namespace(default), pod.name));
     let names: Vec<_> = names.collect();
     let name = |pod: &PodStatus| format!("{}/{}", pod.namespace, pod.name);
     selected.pods.retain(|pod| names.contains(&name(pod)));
@@ -213,12 +213,11 @@ fn watch(
                 };
                 let is_same = last.as_ref() == Some(&status);
                 let shown = match document(args, &status)? {
-                    Some(_) if is_same => String::new(),
-                    Some(document) => document,
                     // Ages change all the time.
-                    _ if is_terminal => screen.redraw(report, Size::of(io::stdout()), style),
+                    None if is_terminal => screen.redraw(report, Size::of(io::stdout()), style),
                     _ if is_same => String::new(),
-                    _ => screen.changes(report),
+                    None => screen.changes(report),
+                    Some(document) => document,
                 };
                 last = Some(status);
                 shown

@@ -32,23 +32,18 @@ impl References {
     }
 }
 
-/// The objects that any of `pods` references.
-pub(crate) fn referenced<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<(Kind, ObjectKey)> {
-    of_pods(pods, References::of)
-}
-
-/// The objects that the containers of any of `pods` see.
-pub(crate) fn seen<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<(Kind, ObjectKey)> {
-    of_pods(pods, |pod| {
-        let needs = Needs::of_pod(pod);
-        References {
+/// Those of what is projected.
+impl From<Needs<'_>> for References {
+    fn from(needs: Needs<'_>) -> Self {
+        Self {
             config_maps: needs.config_maps.into_iter().map(SmolStr::from).collect(),
             secrets: needs.secrets.into_iter().map(SmolStr::from).collect(),
         }
-    })
+    }
 }
 
-fn of_pods<'a>(
+/// The objects that any of `pods` has among its `references`.
+pub(crate) fn of_pods<'a>(
     pods: impl Iterator<Item = &'a Pod>,
     references: impl Fn(&Pod) -> References,
 ) -> BTreeSet<(Kind, ObjectKey)> {

@@ -18,7 +18,7 @@ use std::{
 };
 
 use larder_objects::{Kind, ObjectKey};
-use larder_projection::{ContainerView, Environment, Mount, Origin, Variable};
+use larder_projection::{ContainerView, Environment, Mount, Needs, Origin, Variable};
 
 use super::{
     hooks::{FiredHook, fired_hooks},
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     offline::Offline,
-    output::references::{referenced, seen},
+    output::references::{References, of_pods},
     rendered::{ContainerContent, MountedFile, RenderedPod},
 };
 
@@ -171,7 +171,8 @@ impl<'r> Comparison<'r> {
 /// The objects that differ and that no container sees: those that a pod references, and the others.
 fn of_no_container(from: &Offline, to: &Offline) -> (Vec<Object>, Vec<Object>) {
     let pods = || from.pods.iter().chain(&to.pods).map(|pod| &pod.pod);
-    let (referenced, seen) = (referenced(pods()), seen(pods()));
+    let referenced = of_pods(pods(), References::of);
+    let seen = of_pods(pods(), |pod| Needs::of_pod(pod).into());
     let objects = from.objects().chain(to.objects());
     let changed = objects.filter(|(kind, key)| !from.has_same_object(to, *kind, key));
     let changed: BTreeSet<_> = changed.map(|(kind, key)| (kind, key.clone())).collect();
@@ -285,7 +286,7 @@ impl<'r> ContainerDiff<'r> {
             other.index = one.index;
             **one == other
         });
-        let shown = SubPathDiff::shown(after.as_ref());
+        let shown = after.as_ref().map(SubPathDiff::shown).unwrap_or_default();
         let files = |content: Option<ContainerContent<'r>>| content.map(|content| content.files);
         let files = edits(
             files(before).into_iter().flatten(),

@@ -22,10 +22,7 @@ pub(super) enum SubPathDiff {
 
 impl SubPathDiff {
     /// The paths of mounts by `subPath` that have files, and on which nothing else is mounted.
-    pub(super) fn shown<'r>(after: Option<&ContainerContent<'r>>) -> BTreeSet<&'r str> {
-        let Some(after) = after else {
-            return BTreeSet::new();
-        };
+    pub(super) fn shown<'r>(after: &ContainerContent<'r>) -> BTreeSet<&'r str> {
         let mounts = after.files.values().filter_map(|file| file.sub_mount);
         let mut paths: BTreeSet<_> = mounts.map(|mount| &*mount.mount_path).collect();
         let is_below = |path: &str, outer: &str| {

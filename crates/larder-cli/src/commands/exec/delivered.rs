@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Pod;
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
 use larder_files::regular_file::read_regular_file;
@@ -45,7 +45,7 @@ pub(super) fn target(
     container: Option<&str>,
 ) -> anyhow::Result<ExecTarget> {
     let is_wanted = |served: &ServedPod| wanted.names(&served.pod.metadata, namespace);
-    let (namespace, name) = (wanted.namespace(namespace), wanted.name());
+    let (namespace, name) = (wanted.namespace(namespace), &wanted.name);
     let agent = AgentClient::new(root_dir)?;
     let served: Option<ServedPod> = if is_label(namespace) && is_subdomain(name) {
         agent.ask(&format!("/pods/{namespace}/{name}"))?
@@ -124,10 +124,9 @@ fn delivered(
         bail!("its environment {}", waits(&environment.delivery));
     }
     let path = agent.path(&environment.path)?;
-    let text = read_regular_file(&path, MAX_ENVIRONMENT_FILE_BYTES);
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    let variables = read_environment(&text)
-        .map_err(|error| anyhow!(error).context(format!("cannot read {}", path.display())))?;
+    let what = || format!("cannot read {}", path.display());
+    let text = read_regular_file(&path, MAX_ENVIRONMENT_FILE_BYTES).with_context(what)?;
+    let variables = read_environment(&text).with_context(what)?;
     Ok(Delivered {
         variables,
         environment: path,
