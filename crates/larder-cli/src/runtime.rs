@@ -79,10 +79,8 @@ pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<(TcpListener, 
 /// once, even if this thread hangs.
 pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let take = |kind| signal(kind).context("cannot handle signals");
-    let (mut interrupt, mut terminate) = (
-        take(SignalKind::interrupt())?,
-        take(SignalKind::terminate())?,
-    );
+    let mut interrupt = take(SignalKind::interrupt())?;
+    let mut terminate = take(SignalKind::terminate())?;
     end_at_second_signal().context("cannot handle signals")?;
     Ok(async move {
         tokio::select! {

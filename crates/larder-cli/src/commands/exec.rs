@@ -67,7 +67,7 @@ pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
             stop: StopDefaults::of(&first.pod),
             restarts: sender,
             processes: Processes::new("/proc", sandbox.volumes()),
-            staging: sandbox.staging().to_owned(),
+            staging: sandbox.staging.clone(),
         };
         let session = Session::new(origin, &sandbox, first)?;
         session.observe(&mut hooks)?;

@@ -116,24 +116,15 @@ fn directories(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
 
 /// The stamps of files at some time, from which later writes can be seen. Empty by default.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stamps(Vec<(PathBuf, Option<Stamp>)>);
+pub(crate) struct Stamps(BTreeSet<(Option<Stamp>, PathBuf)>);
 
 impl Stamps {
     /// The stamps of files, and of those in directories, now.
     pub(crate) fn of(paths: &[PathBuf]) -> Self {
-        let mut stamps = Vec::new();
-        for path in paths {
-            match fs::read_dir(path) {
-                Ok(entries) => stamps.extend(entries.flatten().map(|entry| stamp(entry.path()))),
-                Err(_) => stamps.push(stamp(path.clone())),
-            }
-        }
-        stamps.sort();
-        Self(stamps)
+        let files = paths.iter().flat_map(|path| match fs::read_dir(path) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            Err(_) => vec![path.clone()],
+        });
+        Self(files.map(|path| (Stamp::of(&path), path)).collect())
     }
-}
-
-fn stamp(path: PathBuf) -> (PathBuf, Option<Stamp>) {
-    let stamp = Stamp::of(&path);
-    (path, stamp)
 }

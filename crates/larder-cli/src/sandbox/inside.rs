@@ -31,7 +31,8 @@ pub(crate) struct Inside {
     /// Refers to this process, even when its PID is reused.
     process: OwnedFd,
     processes: File,
-    mounts: SetOnce<OwnedFd>,
+    /// The mount namespace, when all mounts are made.
+    pub(crate) mounts: SetOnce<OwnedFd>,
 }
 
 impl Inside {
@@ -48,21 +49,6 @@ impl Inside {
             processes: File::open(format!("/proc/{number}/ns/pid"))?,
             mounts: SetOnce::new(),
         })
-    }
-
-    pub(super) fn set_mounts(&self, mounts: OwnedFd) {
-        // The stage reports once.
-        let _ = self.mounts.set(mounts);
-    }
-
-    /// The mount namespace, when all mounts are made.
-    pub(crate) fn mounts(&self) -> Option<&OwnedFd> {
-        self.mounts.get()
-    }
-
-    /// Waits for the mount namespace. Cancel-safe.
-    pub(crate) async fn wait_for_mounts(&self) -> &OwnedFd {
-        self.mounts.wait().await
     }
 
     /// Sends a signal to the command, if that has not ended.
@@ -102,7 +88,11 @@ impl Inside {
     /// The command has ended, or the process cannot be created.
     pub(crate) fn launch(&self, plan: &Path, [stdout, stderr]: [OwnedFd; 2]) -> io::Result<Child> {
         let runtime = Handle::current();
-        let mounts = self.mounts().ok_or(io::ErrorKind::NotFound)?.try_clone()?;
+        let mounts = self
+            .mounts
+            .get()
+            .ok_or(io::ErrorKind::NotFound)?
+            .try_clone()?;
         // A thread can choose the PID namespace of its children only once.
         in_thread(move || {
             let _entered = runtime.enter();

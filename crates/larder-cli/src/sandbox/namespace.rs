@@ -34,8 +34,10 @@ const VOLUMES: &str = "volumes";
 /// The private tmpfs, in private namespaces.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    staging: PathBuf,
-    mapped: Option<(u32, u32)>,
+    /// Where the private tmpfs is mounted.
+    pub(crate) staging: PathBuf,
+    /// User and group outside, if they are mapped into a user namespace.
+    pub(crate) mapped: Option<(u32, u32)>,
 }
 
 impl Sandbox {
@@ -68,19 +70,9 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Where the private tmpfs is mounted.
-    pub(crate) fn staging(&self) -> &Path {
-        &self.staging
-    }
-
     /// Root directory for the volumes.
     pub(crate) fn volumes(&self) -> PathBuf {
         self.staging.join(VOLUMES)
-    }
-
-    /// User and group outside, if they are mapped into a user namespace.
-    pub(crate) fn mapped(&self) -> Option<(u32, u32)> {
-        self.mapped
     }
 }
 

@@ -40,6 +40,7 @@ use super::{
 use crate::{
     args::{ANCHOR, STAGE},
     outcome::Failure,
+    runtime::block_on,
 };
 
 /// What happens to a command.
@@ -55,7 +56,8 @@ pub(crate) enum ProcessesEvent {
 pub(crate) struct Processes {
     command: Child,
     anchor: Child,
-    inside: Rc<Inside>,
+    /// What can be done to the command, and where it runs.
+    pub(crate) inside: Rc<Inside>,
     stage: StageReport,
 }
 
@@ -104,7 +106,8 @@ impl Processes {
             biased;
             status = self.command.wait() => Ok(ProcessesEvent::Ended(status?)),
             mounts = &mut self.stage => {
-                self.inside.set_mounts(mounts);
+                // The stage reports once.
+                let _ = self.inside.mounts.set(mounts);
                 Ok(ProcessesEvent::Mounted)
             }
         }
@@ -119,20 +122,11 @@ impl Processes {
         drop(self.anchor.stdin.take());
         self.anchor.wait().await.map(drop)
     }
-
-    /// What can be done to the command, and where it runs.
-    pub(crate) fn inside(&self) -> &Rc<Inside> {
-        &self.inside
-    }
 }
 
 /// `larder exec-anchor`: reaps orphaned processes until standard input ends.
 pub(crate) fn run_anchor() -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(async {
+    block_on(async {
         let stdin = io::stdin().as_fd().try_clone_to_owned();
         let supervisor = stdin
             .and_then(pipe::Receiver::from_owned_fd)

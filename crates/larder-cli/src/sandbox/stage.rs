@@ -16,13 +16,9 @@ use std::{
     io::{ErrorKind, Write as _},
     os::{
         fd::AsRawFd as _,
-        unix::{
-            ffi::{OsStrExt as _, OsStringExt as _},
-            fs::PermissionsExt as _,
-            process::CommandExt as _,
-        },
+        unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, process::CommandExt as _},
     },
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitCode},
 };
 
@@ -105,15 +101,14 @@ fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
     become_user(&plan.settings)?;
     let (_changes, path) =
         changes_file(&plan.changes).context("cannot write the file of changes")?;
-    let path = path.into_os_string().into_vec();
-    plan.environment.push((CHANGES.to_owned(), path));
+    plan.environment.push((CHANGES.to_owned(), path.into()));
     // Step 4
     execute(&plan.settings, &plan.environment)
 }
 
 /// The file of changes of a hook: in memory, readable by its user only, and gone with its last process. With the path by
 /// which the command and the processes that it starts open it.
-fn changes_file(content: &[u8]) -> anyhow::Result<(fs::File, PathBuf)> {
+fn changes_file(content: &[u8]) -> anyhow::Result<(fs::File, String)> {
     // Inherited by the command.
     let file = memfd_create(c"changes.json", MemfdFlags::empty())?;
     let mut file = fs::File::from(file);
@@ -121,8 +116,7 @@ fn changes_file(content: &[u8]) -> anyhow::Result<(fs::File, PathBuf)> {
     file.write_all(content)?;
     // The number of this process as `/proc` shows it; it may be that of another namespace.
     let process = fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
-    let mut path = Path::new(PROC).join(process);
-    path.extend(["fd", &file.as_raw_fd().to_string()]);
+    let path = format!("{PROC}/{}/fd/{}", process.display(), file.as_raw_fd());
     Ok((file, path))
 }
 

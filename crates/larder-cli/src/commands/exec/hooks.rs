@@ -37,10 +37,8 @@ impl CommandHooks {
     pub(super) fn new(hooks: Vec<Hook>, outline: &PodOutline) -> anyhow::Result<Self> {
         let hooks = hooks.into_iter().map(Arc::new);
         let hooks = Arc::new(PodHooks::of_command(hooks, outline));
-        let (mut schedule, key) = (
-            Schedule::of_one(Some(fastrand::Rng::new())),
-            DigestKey::temporary()?,
-        );
+        let mut schedule = Schedule::of_one(Some(fastrand::Rng::new()));
+        let key = DigestKey::temporary()?;
         let (all, now) = (Arc::clone(&hooks), output::now());
         schedule.adopt(&COMMAND, (), all, &Past::default(), &key, now);
         Ok(Self {

@@ -98,37 +98,31 @@ pub(super) fn privileges(
     let unlimited = own.privileged == Some(true);
     let default = (as_root && !unlimited).then(|| DEFAULT_CAPABILITIES.bits());
     let limited = own.capabilities.as_ref().filter(|_| !unlimited);
-    let mut added = CapabilitySet::empty();
-    let names = limited.and_then(|given| given.add.as_ref());
-    for name in names.into_iter().flatten() {
-        added |= capability(name)?;
-    }
+    let limited = limited.map(capabilities).transpose()?;
     Ok(Privileges {
-        capabilities: limited.map(capabilities).transpose()?.or(default),
-        added: added.bits(),
+        capabilities: limited.map(|(set, _)| set.bits()).or(default),
+        added: limited.map_or(0, |(_, added)| added.bits()),
         no_escalation: own.allow_privilege_escalation == Some(false) && !unlimited,
     })
 }
 
-/// The set that a runtime computes: `ALL` first, then what is added, then what is dropped.
-fn capabilities(given: &Capabilities) -> anyhow::Result<u64> {
+/// The set that a runtime computes: `ALL` first, then what is added, then what is dropped. And what is added.
+fn capabilities(given: &Capabilities) -> anyhow::Result<(CapabilitySet, CapabilitySet)> {
     let (add, drop) = (given.add.as_deref(), given.drop.as_deref());
     let (add, drop) = (add.unwrap_or_default(), drop.unwrap_or_default());
     let has_all = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case(ALL));
-    let mut set = if has_all(drop) {
+    let set = if has_all(drop) {
         CapabilitySet::empty()
     } else if has_all(add) {
         CapabilitySet::from_bits_retain(u64::MAX)
     } else {
         DEFAULT_CAPABILITIES
     };
-    for name in add {
-        set |= capability(name)?;
-    }
-    for name in drop {
-        set &= !capability(name)?;
-    }
-    Ok(set.bits())
+    let added = add.iter().map(|name| capability(name));
+    let added: CapabilitySet = added.collect::<Result<_, _>>()?;
+    let dropped = drop.iter().map(|name| capability(name));
+    let dropped = dropped.collect::<Result<_, _>>()?;
+    Ok(((set | added).difference(dropped), added))
 }
 
 /// The capability of this name; none for `ALL`.
@@ -180,7 +174,7 @@ mod tests {
             add: names(add),
             drop: names(drop),
         };
-        let set = CapabilitySet::from_bits_retain(capabilities(&given).unwrap());
+        let (set, _) = capabilities(&given).unwrap();
         assert_eq!(set, expected, "add {add:?}, drop {drop:?}");
     }
 
@@ -195,7 +189,7 @@ mod tests {
         check(&["net_admin"], &["all"], admin);
         check(&["CAP_NET_ADMIN"], &["ALL"], admin);
         check(&["ALL"], &[], everything);
-        check(&["ALL"], &["NET_RAW"], everything & !raw);
+        check(&["ALL"], &["NET_RAW"], everything.difference(raw));
         check(&["NET_RAW"], &["NET_RAW"], DEFAULT_CAPABILITIES & !raw);
     }
 

@@ -33,9 +33,8 @@ use crate::{
 pub(super) struct Update {
     /// Names of the command's volumes that have other content.
     pub(super) volumes: Vec<String>,
-    /// What the next start of the command would have otherwise than the present content: names of variables, never
-    /// values.
-    pub(super) start: Vec<String>,
+    /// Whether the next start of the command would have something otherwise than the present content.
+    pub(super) start: bool,
 }
 
 /// One start of the command.
@@ -45,8 +44,6 @@ pub(super) struct Started {
     pub(super) content: u64,
     /// What it has started with.
     pub(super) start: Start,
-    /// Where each volume is mounted as a whole.
-    pub(super) mount_paths: BTreeMap<SmolStr, PathBuf>,
 }
 
 /// What rounds learn of the command while they run.
@@ -76,8 +73,9 @@ pub(super) struct Session<'a> {
     pub(super) origin: Arc<Origin>,
     sandbox: &'a Sandbox,
     volumes: Volumes<'a>,
-    target: ExecTarget,
-    state: watch::Sender<CommandState>,
+    pub(super) target: ExecTarget,
+    /// The state of the command.
+    pub(super) state: watch::Sender<CommandState>,
     /// The mounts by subPath, unless they keep their content.
     subpaths: Option<SubPaths>,
     /// The volumes of which it was printed that the command keeps their old files.
@@ -93,7 +91,7 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<Self> {
         let mut volumes = Volumes::open(sandbox)?;
         // A user that the pod forbids is an error of the container, not of a volume, for root and other callers alike.
-        identity(&target.pod, target.container(), sandbox.mapped())?;
+        identity(&target.pod, target.container(), sandbox.mapped)?;
         let mut state = CommandState::default();
         state.note_secrets(&target);
         target.note_unknown();
@@ -116,7 +114,7 @@ impl<'a> Session<'a> {
         }
         let follows_subpaths = origin.args.subpath_updates;
         Ok(Self {
-            subpaths: follows_subpaths.then(|| SubPaths::new(sandbox.staging())),
+            subpaths: follows_subpaths.then(|| SubPaths::new(&sandbox.staging)),
             origin,
             sandbox,
             volumes,
@@ -142,25 +140,20 @@ impl<'a> Session<'a> {
         // Outer mounts first; of two on one path, the later one is visible.
         mounts.sort_by(|a, b| Path::new(&a.target).cmp(Path::new(&b.target)));
         let plan = Plan {
-            staging: self.sandbox.staging().to_owned(),
+            staging: self.sandbox.staging.clone(),
             mounts,
             environment: start.environment.clone(),
             settings: start.settings.clone(),
         };
-        let staging = self.sandbox.staging();
+        let staging = &self.sandbox.staging;
         sandbox::clear(staging).context("cannot clear the private tmpfs")?;
         let path = staging.join("plan");
         write_plan(&path, &StagePlan::Command(plan)).context("cannot write the plan")?;
         let processes = Processes::start(&path, staging)?;
-        let whole = start.mounts.iter();
-        let whole = whole.filter(|mount| mount.sub_path.is_none());
-        let mount_paths = whole.map(|mount| (mount.volume.as_str().into(), (&mount.target).into()));
-        let mount_paths = mount_paths.collect();
         self.state.send_modify(|state| {
             state.started = Some(Rc::new(Started {
-                inside: Rc::clone(processes.inside()),
+                inside: Rc::clone(&processes.inside),
                 content: state.content,
-                mount_paths,
                 start,
             }));
         });
@@ -174,11 +167,6 @@ impl<'a> Session<'a> {
             Some(subpaths) if mount.follows_subpath() => Ok(subpaths.first(mount, source)?),
             _ => Ok(source),
         }
-    }
-
-    /// The state of the command from now on.
-    pub(super) fn state(&self) -> watch::Receiver<CommandState> {
-        self.state.subscribe()
     }
 
     /// What the next start would have otherwise than the command that runs: names of variables, never values.
@@ -200,11 +188,6 @@ impl<'a> Session<'a> {
         directories
             .map(|(volume, directory)| (volume.name.as_str().into(), directory))
             .collect()
-    }
-
-    /// Name of the container.
-    pub(super) fn container(&self) -> SmolStr {
-        self.target.container.as_str().into()
     }
 
     /// Passes the present content to the hooks: everything that has changed together is in place (rule F1). The first
@@ -231,7 +214,7 @@ impl<'a> Session<'a> {
             return;
         };
         let started = self.state.borrow().started();
-        let (Ok(start), Some(mounts)) = (start, started.inside.mounts()) else {
+        let (Ok(start), Some(mounts)) = (start, started.inside.mounts.get()) else {
             return;
         };
         for mount in start.mounts.iter().filter(|mount| mount.follows_subpath()) {
@@ -245,10 +228,7 @@ impl<'a> Session<'a> {
 
     /// Prints once for which of the volumes `changed` the command keeps the old files (rule F7).
     pub(super) fn note_stale_subpaths(&mut self, changed: &[String]) {
-        if self.subpaths.is_some() {
-            return;
-        }
-        let Ok(start) = self.next_start() else {
+        let (None, Ok(start)) = (&self.subpaths, self.next_start()) else {
             return;
         };
         for volume in changed {
@@ -268,7 +248,7 @@ impl<'a> Session<'a> {
     }
 
     fn start_of(&self, target: &ExecTarget) -> anyhow::Result<Start> {
-        Start::of(target, &self.origin.args.command, self.sandbox.mapped())
+        Start::of(target, &self.origin.args.command, self.sandbox.mapped)
     }
 
     /// Brings everything up to date with what was `read`. A failed part is reported and keeps its last good copy.
@@ -303,10 +283,12 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        match (self.next_start(), self.start_of(&next)) {
-            (Ok(before), Ok(now)) => update.start = before.differences(&now),
-            (Err(_), Ok(_)) => update.start.push("variables and mounts".to_owned()),
-            (_, Err(error)) => {
+        match self.start_of(&next) {
+            Ok(now) => {
+                let before = self.next_start();
+                update.start = before.map_or(true, |before| !before.differences(&now).is_empty());
+            }
+            Err(error) => {
                 let error = error.context("cannot compute the next start, keeping the current one");
                 output::error(error.as_ref());
                 return update;

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, ffi::OsString, os::unix::ffi::OsStrExt as _, pa
 use anyhow::bail;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use larder_projection::{
-    BindOptions, ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, mounts,
+    BindOptions, ContainerView, Environment, RuntimeFeatures, VolumeKind, mounts,
 };
 
 use super::{
@@ -86,8 +86,17 @@ impl Start {
         let (pod, container) = (&target.pod, target.container());
         let variables = target.environment()?;
         let mounts = mounts(pod, container, &variables, RuntimeFeatures::default())?;
-        let mounts = mounts.into_iter();
-        let mounts = mounts.filter_map(|mount| MountedVolume::of(mount, &target.contents));
+        let mounts = mounts.into_iter().filter_map(|mount| {
+            Some(MountedVolume {
+                index: mount.index,
+                source: MountSource::of(mount.volume, &target.contents)?,
+                volume: mount.volume.name.clone(),
+                target: mount.mount_path,
+                sub_path: mount.sub_path.map(Into::into),
+                read_only: mount.read_only,
+                options: mount.options,
+            })
+        });
         let identity = identity(pod, container, mapped)?;
         let directory = container.working_dir.filter(|path| !path.is_empty());
         let directory = directory.map(|path| format!("/{}", path.trim_start_matches('/')));
@@ -139,18 +148,6 @@ impl MountedVolume {
         let is_swapped = matches!(self.source, MountSource::Objects(_) | MountSource::Agent(_));
         self.sub_path.is_some() && is_swapped
     }
-
-    fn of(mount: Mount<'_>, contents: &Contents) -> Option<Self> {
-        Some(Self {
-            index: mount.index,
-            source: MountSource::of(mount.volume, contents)?,
-            volume: mount.volume.name.clone(),
-            target: mount.mount_path,
-            sub_path: mount.sub_path.map(Into::into),
-            read_only: mount.read_only,
-            options: mount.options,
-        })
-    }
 }
 
 /// The mode of a file for a user namespace, which has a single user, so that every file belongs to that user. The
@@ -186,17 +183,16 @@ fn command(
     container: ContainerView<'_>,
     variables: &Environment<'_>,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
-    let mut command: Vec<_> = given.iter().map(|word| word.as_bytes().to_vec()).collect();
-    if command.is_empty() {
-        if container.command.is_empty() {
-            bail!("the container has no command: give one after --");
-        }
-        let words = container.command.iter().chain(container.args);
-        for word in words {
-            command.push(variables.expand(word)?.to_vec());
-        }
+    if !given.is_empty() {
+        return Ok(given.iter().map(|word| word.as_bytes().to_vec()).collect());
     }
-    Ok(command)
+    if container.command.is_empty() {
+        bail!("the container has no command: give one after --");
+    }
+    let words = container.command.iter().chain(container.args);
+    words
+        .map(|word| Ok(variables.expand(word)?.to_vec()))
+        .collect()
 }
 
 /// The variables of the container, and those of the caller in place of the image's.

@@ -68,15 +68,19 @@ pub(super) fn run<'a>(
     context: &'a CommandContext,
     session: &Session<'_>,
 ) -> impl Future<Output = (HookId, StepOutcome)> + use<'a> {
-    let state = session.state();
+    let state = session.state.subscribe();
     let started = state.borrow().started();
     let mut change = attempt.change(context.pod.clone());
-    change.changes.locate(&started.mount_paths);
+    // Where each volume is mounted as a whole.
+    let whole = started.start.mounts.iter();
+    let whole = whole.filter(|mount| mount.sub_path.is_none());
+    let paths = whole.map(|mount| (mount.volume.as_str().into(), (&mount.target).into()));
+    change.changes.locate(&paths.collect());
     let environment = CommandEnvironment {
         context,
         state,
         started,
-        container: session.container(),
+        container: session.target.container.as_str().into(),
         volumes: session.directories(),
     };
     async move {
@@ -178,7 +182,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
     }
 
     async fn ready_for_commands(&self) {
-        self.started.inside.wait_for_mounts().await;
+        self.started.inside.mounts.wait().await;
     }
 
     fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError> {

@@ -17,6 +17,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use larder_actions::subpaths::{FileId, Stage, replace_at};
 use larder_projection::disk::bind_subpath;
+use tempfile::tempdir_in;
 
 use super::start::MountedVolume;
 use crate::output;
@@ -30,8 +31,6 @@ pub(super) struct SubPaths {
     root: PathBuf,
     /// By the position of the mount in the container.
     mounted: BTreeMap<usize, Mounted>,
-    /// Numbers the copies.
-    copies: u64,
     /// Whether it was printed why a mount keeps its content.
     is_noted: bool,
     stage: Stage,
@@ -53,7 +52,6 @@ impl SubPaths {
         Self {
             root: staging.join("follow"),
             mounted: BTreeMap::new(),
-            copies: 0,
             is_noted: false,
             stage: Stage::default(),
         }
@@ -67,7 +65,7 @@ impl SubPaths {
     pub(super) fn first(&mut self, mount: &MountedVolume, source: PathBuf) -> io::Result<PathBuf> {
         let id = FileId::of(&source)?;
         let (path, copies) = if id.is_dir() {
-            let copy = copy(&self.root.join("copies"), &mut self.copies, &source)?;
+            let copy = copy(&self.root.join("copies"), &source)?;
             (copy.clone(), vec![copy])
         } else {
             (source, Vec::new())
@@ -122,7 +120,7 @@ impl SubPaths {
             if !new.is_dir() {
                 break (source, new, None);
             }
-            match copy(&folder, &mut self.copies, &source) {
+            match copy(&folder, &source) {
                 Ok(copy) => break (source, new, Some(copy)),
                 // An agent has swapped the volume meanwhile.
                 Err(_) if tries < COPIES => tries += 1,
@@ -146,26 +144,21 @@ impl SubPaths {
     }
 }
 
-/// Copies a directory of a volume into `folder`, with modes and owners. `last` is the number of the last copy.
-fn copy(folder: &Path, last: &mut u64, source: &Path) -> io::Result<PathBuf> {
+/// Copies a directory of a volume into `folder`, with modes and owners.
+fn copy(folder: &Path, source: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
-    *last += 1;
-    let copy = folder.join(last.to_string());
-    match copy_directory(source, &copy) {
-        Ok(()) => Ok(copy),
-        Err(error) => {
-            let _ = fs::remove_dir_all(copy);
-            Err(error)
-        }
-    }
+    let copy = tempdir_in(folder)?;
+    copy_directory(source, copy.path())?;
+    Ok(copy.keep())
 }
 
+/// Copies a directory into an empty one.
 fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let copy = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
+            fs::create_dir(&copy)?;
             copy_directory(&entry.path(), &copy)?;
         } else {
             fs::copy(entry.path(), &copy)?;

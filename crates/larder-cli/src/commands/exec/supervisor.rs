@@ -47,7 +47,7 @@ const CANNOT_START: i32 = 126;
 
 /// An event that wakes the supervisor.
 enum SupervisorEvent {
-    Ended(ExitStatus),
+    Command(ProcessesEvent),
     /// A signal, and whether the command needs it passed on.
     Signal(Signal, bool),
     Changed,
@@ -55,8 +55,6 @@ enum SupervisorEvent {
     Read(Box<Result<(ExecTarget, bool), Failure>>),
     /// The command did not end in time.
     GraceIsOver,
-    /// The stage has made all mounts.
-    Mounted,
     /// A round may be due.
     RoundDue,
     RoundOver(HookId, StepOutcome),
@@ -94,13 +92,13 @@ impl Child {
 
     fn send(&self, signal: Signal) {
         if let Self::Running(processes) = self {
-            processes.inside().send(signal);
+            processes.inside.send(signal);
         }
     }
 
     /// Whether the stage has made all mounts.
     fn has_mounts(&self) -> bool {
-        matches!(self, Self::Running(processes) if processes.inside().mounts().is_some())
+        matches!(self, Self::Running(processes) if processes.inside.mounts.get().is_some())
     }
 }
 
@@ -164,10 +162,7 @@ pub(super) async fn supervise(
         let round_due = OptionFuture::from(round_at.map(sleep_until));
         // Each arm is cancel-safe: it loses nothing when another one completes first.
         let event = tokio::select! {
-            event = supervisor.child.next() => match event.context("cannot wait for the command")? {
-                ProcessesEvent::Ended(status) => SupervisorEvent::Ended(status),
-                ProcessesEvent::Mounted => SupervisorEvent::Mounted,
-            },
+            event = supervisor.child.next() => SupervisorEvent::Command(event.context("cannot wait for the command")?),
             Some((signal, forward)) = signals.next() => SupervisorEvent::Signal(signal, forward),
             Some(()) = changed => SupervisorEvent::Changed,
             Some(read) = read => SupervisorEvent::Read(Box::new(read.context("cannot read the pod again")?)),
@@ -177,7 +172,7 @@ pub(super) async fn supervise(
             Some(request) = restarts.recv() => SupervisorEvent::Restart(request),
         };
         match event {
-            SupervisorEvent::Ended(status) => {
+            SupervisorEvent::Command(ProcessesEvent::Ended(status)) => {
                 if let Some(status) = supervisor.ended(status, &mut running).await? {
                     return Ok(status);
                 }
@@ -195,7 +190,7 @@ pub(super) async fn supervise(
                 reading = None;
                 supervisor.changed(*read, follower.as_mut())?;
             }
-            SupervisorEvent::Mounted => {
+            SupervisorEvent::Command(ProcessesEvent::Mounted) => {
                 if mem::take(&mut supervisor.is_waiting_for_mounts) {
                     supervisor.session.update_subpaths();
                     supervisor.observe();
@@ -299,7 +294,7 @@ impl Supervisor<'_> {
         let update = self.session.update(read, follower);
         let is_running = matches!(self.child, Child::Running(_));
         let restarts = self.hooks.restart_for_variables();
-        if !update.start.is_empty() && is_running && !restarts {
+        if update.start && is_running && !restarts {
             let old = self.session.outdated().join(" and ");
             if old.is_empty() {
                 output::note("the running command has the present variables and mounts again");

@@ -44,13 +44,6 @@ pub(super) struct Delivered {
     pub(super) volumes: BTreeMap<String, PathBuf>,
 }
 
-impl Delivered {
-    fn environment(&self) -> Environment<'_> {
-        let variables = self.variables.iter();
-        Environment::of_values(variables.map(|(name, value)| (&**name, &**value)))
-    }
-}
-
 impl ExecTarget {
     /// The requested container in manifests; without names, the first container of the only pod.
     pub(super) fn in_manifests(manifests: Manifests, args: &ExecArgs) -> Result<Self, Failure> {
@@ -169,7 +162,11 @@ impl ExecTarget {
     pub(super) fn environment(&self) -> anyhow::Result<Environment<'_>> {
         match &self.contents {
             Contents::Inputs(inputs) => Ok(environment(&self.pod, self.container(), inputs)?),
-            Contents::Delivered(delivered) => Ok(delivered.environment()),
+            Contents::Delivered(delivered) => {
+                let variables = delivered.variables.iter();
+                let variables = variables.map(|(name, value)| (&**name, &**value));
+                Ok(Environment::of_values(variables))
+            }
         }
     }
 

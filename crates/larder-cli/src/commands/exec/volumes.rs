@@ -65,7 +65,7 @@ impl<'a> Volumes<'a> {
         let mount_points = mount_points(pod, &volume.name)?;
         let fs_group = fs_group(pod);
         let mut payload = project(pod, volume, inputs)?.payload;
-        if let mapped @ Some(_) = self.sandbox.mapped() {
+        if let mapped @ Some(_) = self.sandbox.mapped {
             let identity = identity(pod, target.container(), mapped)?;
             for file in payload.values_mut() {
                 file.mode = mode_for_only_user(&identity, file.owner, fs_group, file.mode);
@@ -122,7 +122,7 @@ impl<'a> Volumes<'a> {
         let root = match &mount.source {
             MountSource::Objects(kind) => self.host.volume_path(target.uid(), *kind, &mount.volume),
             MountSource::EmptyDir(source) => {
-                let path = self.sandbox.staging().join("empty").join(&mount.volume);
+                let path = self.sandbox.staging.join("empty").join(&mount.volume);
                 let points = mount_points(&target.pod, &mount.volume)?;
                 make_empty_dir(&path, source, fs_group(&target.pod), &points)?;
                 path
@@ -154,7 +154,7 @@ impl<'a> Volumes<'a> {
 
     /// A directory that is private to this command and open to any user in it. Like an emptyDir it survives restarts.
     fn directory(&self, path: &str) -> io::Result<PathBuf> {
-        let path = self.sandbox.staging().join(path);
+        let path = self.sandbox.staging.join(path);
         fs::create_dir_all(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
         Ok(path)
