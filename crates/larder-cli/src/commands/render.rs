@@ -56,9 +56,9 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
         RenderOutput::Yaml => write_yaml(out, &document(&rendered, &not_read, &warnings)),
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
         RenderOutput::Html => {
-            let mut trees = tree::trees(&rendered, args.show_secrets);
-            trees.extend(tree::not_read(&not_read));
-            trees.extend(tree::warnings(&warnings));
+            let trees = tree::trees(&rendered, args.show_secrets, true);
+            let trees = trees.chain(tree::not_read(&not_read));
+            let trees = trees.chain(tree::warnings(&warnings));
             let summary = tree::summary(&rendered);
             write_page(out, "What containers see", summary, trees, &[])
         }

@@ -65,6 +65,12 @@ impl Branch {
         Self::default()
     }
 
+    /// A heading with these entries; `None` without any.
+    pub(crate) fn list(title: &str, entries: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let list = Self::new().bold(title).with(entries);
+        (!list.children.is_empty()).then_some(list)
+    }
+
     /// The same with one more cell.
     pub(crate) fn cell(mut self, paint: Paint, text: impl fmt::Display) -> Self {
         self.cells.push(TableCell::new(paint, text, None));

@@ -7,8 +7,8 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use larder_projection::{
-    ContainerView, Environment, File, Mount, MountTable, Origin, Payload, PayloadError, Unknown,
-    UnknownSource, VolumePath, fs_group,
+    Environment, File, Mount, MountTable, Origin, Payload, Unknown, UnknownSource, VolumePath,
+    fs_group,
 };
 
 use super::pod::RenderedPod;
@@ -55,7 +55,7 @@ impl MountedFile<'_> {
     }
 }
 
-impl<'a> RenderedPod<'a> {
+impl RenderedPod<'_> {
     /// What the container at `index` sees.
     ///
     /// # Errors
@@ -64,8 +64,10 @@ impl<'a> RenderedPod<'a> {
     pub(crate) fn content(&self, index: usize) -> Result<ContainerContent<'_>, String> {
         let (container, view) = &self.containers[index];
         let view = view.as_ref().map_err(|error| self.start_error(error))?;
-        if let Some((volume, error)) = self.unfilled(container) {
-            return Err(format!("volume {volume}: {}", self.volume_error(error)));
+        for volume in container.volumes() {
+            if let Some(Err(error)) = self.projection(volume) {
+                return Err(format!("volume {volume}: {}", self.volume_error(error)));
+            }
         }
         let mut outer_first: Vec<_> = view.mounts.iter().collect();
         outer_first.sort_by_key(|mount| mount.mount_path.len());
@@ -102,12 +104,6 @@ impl<'a> RenderedPod<'a> {
             mounts: &view.mounts,
             files,
         })
-    }
-
-    /// The first volume of the container that cannot be filled.
-    fn unfilled(&self, container: &ContainerView<'a>) -> Option<(&'a str, &PayloadError)> {
-        let mut volumes = container.volumes();
-        volumes.find_map(|name| Some((name, self.projection(name)?.as_ref().err()?)))
     }
 }
 

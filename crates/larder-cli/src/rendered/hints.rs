@@ -30,7 +30,7 @@ impl RenderedPod<'_> {
         match error {
             StartError::Environment(EnvironmentError::Object(error)) => self.object_hint(error),
             StartError::Environment(EnvironmentError::MissingKey { kind, object, key }) => {
-                did_you_mean(key, keys(self.inputs, *kind, &object.name))
+                self.similar_key(*kind, &object.name, key)
             }
             StartError::Environment(EnvironmentError::NoVolume(volume))
             | StartError::Mounts(MountError::NoVolume { volume, .. }) => {
@@ -50,14 +50,18 @@ impl RenderedPod<'_> {
     /// What a key that an object lacks may be instead.
     pub(crate) fn key_hint(&self, source: &UnknownSource) -> Option<String> {
         let (kind, (name, key)) = (source.object?, source.lacking.as_ref()?);
-        let hint = did_you_mean(key, keys(self.inputs, kind, name));
-        (!hint.is_empty()).then_some(hint)
+        Some(self.similar_key(kind, name, key)).filter(|hint| !hint.is_empty())
+    }
+
+    /// What the `key` that an object lacks may be instead; empty if nothing is known.
+    pub(crate) fn similar_key(&self, kind: Kind, name: &str, key: &str) -> String {
+        did_you_mean(key, keys(self.inputs, kind, name).unwrap_or_default())
     }
 
     /// The optional objects and keys among `all`, each line with what may be meant instead; empty if that is not known.
     pub(crate) fn absent(&self, all: &[Absent<'_>]) -> Vec<(String, String)> {
         words::absent(all, |absent| match absent.key {
-            Some(key) => did_you_mean(key, keys(self.inputs, absent.kind, absent.name)),
+            Some(key) => self.similar_key(absent.kind, absent.name, key),
             None => self.why_missing(absent.kind, absent.name),
         })
     }
@@ -96,9 +100,7 @@ impl RenderedPod<'_> {
     pub(crate) fn volume_hint(&self, error: &PayloadError) -> String {
         let hints = error.errors().iter().map(|error| match error {
             SourceError::Object(error) => self.object_hint(error),
-            SourceError::MissingKey { kind, name, key } => {
-                did_you_mean(key, keys(self.inputs, *kind, name))
-            }
+            SourceError::MissingKey { kind, name, key } => self.similar_key(*kind, name, key),
             _ => String::new(),
         });
         let hints: BTreeSet<_> = hints.filter(|hint| !hint.is_empty()).collect();
@@ -118,12 +120,11 @@ impl RenderedPod<'_> {
     }
 }
 
-/// The keys that variables can have of the object.
-pub(crate) fn keys<'a>(inputs: &'a Inputs, kind: Kind, name: &str) -> Vec<&'a str> {
-    fn of<'a, K: Keyed>(inputs: &'a Inputs, name: &str) -> Vec<&'a str> {
-        let object = K::all(inputs).get(name).into_iter().flatten();
-        let keys = object.flat_map(|object| object.variables());
-        keys.map(|(key, _)| key).collect()
+/// The keys that variables can have of the object; `None` if it is not there.
+pub(crate) fn keys<'a>(inputs: &'a Inputs, kind: Kind, name: &str) -> Option<Vec<&'a str>> {
+    fn of<'a, K: Keyed>(inputs: &'a Inputs, name: &str) -> Option<Vec<&'a str>> {
+        let object = K::all(inputs).get(name)?.as_ref().ok()?;
+        Some(object.variables().map(|(key, _)| key).collect())
     }
     match kind {
         Kind::ConfigMap => of::<ConfigMap>(inputs, name),

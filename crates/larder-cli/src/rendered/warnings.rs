@@ -46,7 +46,10 @@ pub(super) fn of_container(
 ) -> Vec<String> {
     let mut found = Vec::new();
     for mount in &view.mounts {
-        if is_missing(pod, mount)
+        if let (Some(path), None) = (&mount.sub_path, &mount.unknown_sub_path)
+            && let Some(Ok(projection)) = pod.projection(&mount.volume.name)
+            && projection.opaque.is_none()
+            && files_below(&projection.payload, path).next().is_none()
             && let Some(path) = mount.shown_sub_path()
         {
             found.push(format!(
@@ -62,7 +65,7 @@ pub(super) fn of_container(
     });
     found.extend(hints.collect::<BTreeSet<_>>());
     found.extend(absent(pod, view.environment.absent()));
-    found.extend(unexpanded(container, view));
+    unexpanded(container, view, &mut found);
     found.extend(blocked(pod, view));
     found.extend(set_twice(pod.inputs, container, &view.environment));
     let variables = view.environment.iter();
@@ -71,7 +74,7 @@ pub(super) fn of_container(
     found.extend(
         with_newline.map(|(name, _)| format!("{name}: the value of a Secret ends in a newline")),
     );
-    found.extend(too_large(view));
+    too_large(view, &mut found);
     found
 }
 
@@ -80,16 +83,6 @@ fn absent(pod: &RenderedPod<'_>, all: &[Absent<'_>]) -> impl Iterator<Item = Str
     let lines = pod.absent(all).into_iter();
     let hinted = lines.filter(|(_, hint)| !hint.is_empty());
     hinted.map(|(line, hint)| with_hint(line, &hint))
-}
-
-fn is_missing(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> bool {
-    let (Some(path), None) = (&mount.sub_path, &mount.unknown_sub_path) else {
-        return false;
-    };
-    let Some(Ok(projection)) = pod.projection(&mount.volume.name) else {
-        return false;
-    };
-    projection.opaque.is_none() && files_below(&projection.payload, path).next().is_none()
 }
 
 /// Files that are mounted below a volume that is filled from objects. The kubelet makes a directory there, of each mount
@@ -101,8 +94,7 @@ fn blocked(pod: &RenderedPod<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
             return None;
         };
         let projection = pod.projection(&mount.volume.name)?.as_ref().ok()?;
-        let is_file = |(below, ..): (&str, _, _)| below.is_empty();
-        files_below(&projection.payload, part).find(|file| is_file(*file))?;
+        files_below(&projection.payload, part).find(|(below, ..)| below.is_empty())?;
         let inner = path(mount);
         let is_around = |outer: &&Mount<'_>| {
             let below = inner.strip_prefix(&path(outer));
@@ -119,7 +111,11 @@ fn blocked(pod: &RenderedPod<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
     found.collect()
 }
 
-fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
+fn unexpanded(
+    container: &ContainerView<'_>,
+    view: &RenderedContainer<'_>,
+    found: &mut Vec<String>,
+) {
     let is_name = |name: &str| {
         let is_part = |byte: u8| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_');
         !name.is_empty() && name.bytes().all(is_part)
@@ -132,7 +128,6 @@ fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Ve
         });
         names
     };
-    let mut found = Vec::new();
     for variable in container.env {
         let value = view.environment.get(&variable.name);
         let (Some(text), Some(value)) = (&variable.value, value) else {
@@ -158,7 +153,6 @@ fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Ve
             format!("the command has $({name}), which stays as it is: no variable has this name")
         }));
     }
-    found
 }
 
 /// Variables that are set more than once: the last one counts.
@@ -175,7 +169,7 @@ fn set_twice(
         let secret = source.secret_ref.iter();
         let secret = secret.map(|secret| (Kind::Secret, &secret.name));
         for (kind, name) in map.chain(secret) {
-            for key in keys(inputs, kind, name) {
+            for key in keys(inputs, kind, name).into_iter().flatten() {
                 let sources = by_name.entry(format!("{prefix}{key}")).or_default();
                 sources.push(format!("{kind} {name}"));
             }
@@ -206,8 +200,8 @@ fn set_twice(
 }
 
 /// An environment that the kernel rejects.
-fn too_large(view: &RenderedContainer<'_>) -> Vec<String> {
-    let (mut sum, mut of_services, mut found) = (0, 0, Vec::new());
+fn too_large(view: &RenderedContainer<'_>, found: &mut Vec<String>) {
+    let (mut sum, mut of_services) = (0, 0);
     for (name, variable) in view.environment.iter() {
         // NAME=VALUE, and its end.
         let bytes = name.len() + variable.value.len() + 2;
@@ -234,7 +228,6 @@ fn too_large(view: &RenderedContainer<'_>) -> Vec<String> {
             "the variables have {all}, more than the kernel takes ({most}): no process starts{advice}"
         ));
     }
-    found
 }
 
 /// What deserves a look in a volume.
@@ -253,16 +246,15 @@ pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
             .chain(secret)
             .flat_map(|(kind, name, items)| match items.as_deref() {
                 Some(items @ [_, ..]) => items.iter().map(|item| &*item.path).collect(),
-                _ => keys(pod.inputs, kind, name),
+                _ => keys(pod.inputs, kind, name).unwrap_or_default(),
             });
-        let mut own: Vec<_> = objects.collect();
         let fields = source.downward_api.iter().flat_map(|api| &api.items);
-        own.extend(fields.flatten().map(|field| &*field.path));
+        let fields = fields.flatten().map(|field| &*field.path);
         let token = source.service_account_token.iter();
-        own.extend(token.map(|token| &*token.path));
+        let token = token.map(|token| &*token.path);
         let bundle = source.cluster_trust_bundle.iter();
-        own.extend(bundle.map(|bundle| &*bundle.path));
-        for path in own {
+        let bundle = bundle.map(|bundle| &*bundle.path);
+        for path in objects.chain(fields).chain(token).chain(bundle) {
             *paths.entry(path).or_default() += 1;
         }
     }

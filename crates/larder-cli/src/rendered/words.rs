@@ -73,12 +73,15 @@ pub(crate) fn is_cut(bytes: &[u8]) -> bool {
     bytes.len() > MAX_VALUE || bytes.contains(&b'\n')
 }
 
+/// The bytes as text; `None` if they are something else.
+pub(crate) fn text(bytes: &[u8]) -> Option<&str> {
+    let text = str::from_utf8(bytes).ok();
+    text.filter(|text| !text.contains('\0'))
+}
+
 /// The lines of a text, up to [`MAX_TEXT`] bytes; `None` if it is empty or no text.
 pub(crate) fn text_lines(bytes: &[u8]) -> Option<Vec<String>> {
-    let text = str::from_utf8(bytes).ok()?;
-    if text.is_empty() || text.contains('\0') {
-        return None;
-    }
+    let text = text(bytes).filter(|text| !text.is_empty())?;
     let shown = &text[..text.floor_char_boundary(MAX_TEXT)];
     let mut lines: Vec<_> = shown.lines().map(str::to_owned).collect();
     if shown.len() < text.len() {

@@ -80,39 +80,30 @@ pub(super) fn load(
 
 /// The same of the working tree.
 pub(super) fn load_working_tree(loader: Loader, paths: &[PathBuf]) -> (Manifests, Absent) {
-    let is_absent = |path: &Path| {
-        let error = path.symlink_metadata().err().map(|error| error.kind());
-        matches!(
-            error,
-            Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-        )
+    let is_absent = |path: &PathBuf| {
+        let nothing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+        let found = path.symlink_metadata();
+        found.is_err_and(|error| nothing.contains(&error.kind()))
     };
-    let (absent, there): (Vec<_>, Vec<_>) = paths.iter().cloned().partition(|path| is_absent(path));
+    let (absent, there): (Vec<_>, Vec<_>) = paths.iter().cloned().partition(is_absent);
     (input::load(loader, &there), absent.into_iter().collect())
 }
 
 /// `false` if the revision has nothing at `path`.
 fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> anyhow::Result<bool> {
-    let (repository, below) = Repository::of(path)?;
-    let commit = repository.resolve(&format!("{revision}^{{commit}}"))?;
-    let tree = repository.resolve(&format!("{commit}^{{tree}}"))?;
-    let files = match repository.find(&tree, &below)? {
+    let (revision, below) = Revision::of(path, revision)?;
+    let files = match revision.find(&below)? {
         Found::Nothing => return Ok(false),
         Found::NotRead(why) => {
             loader.not_read(path, why);
             return Ok(true);
         }
         Found::Entry(entry, place) if entry.kind == EntryKind::Tree => {
-            let directory = Directory {
-                root: tree,
-                place,
-                id: entry.id,
-            };
-            repository.files(loader, path, &directory, recursive)?
+            revision.files(loader, path, (&place, &entry.id), recursive)?
         }
         Found::Entry(Entry { id, .. }, _) => vec![(path.to_owned(), id)],
     };
-    repository.read(loader, &files)?;
+    revision.read(loader, &files)?;
     Ok(true)
 }
 
@@ -142,18 +133,12 @@ enum Found {
     Entry(Entry, PathBuf),
 }
 
-/// A directory in a revision.
-struct Directory {
-    /// The tree of the revision.
-    root: String,
-    /// Its path in it, without links.
-    place: PathBuf,
-    id: String,
-}
-
-struct Repository {
+/// A revision of a repository.
+struct Revision {
     /// The directory that has `.git` in it.
     root: PathBuf,
+    /// The ID of its tree.
+    tree: String,
     /// The lookups that are left.
     lookups: Cell<u32>,
     /// The trees that were looked into, by ID.
@@ -163,18 +148,16 @@ struct Repository {
 /// Entries by their paths.
 type Tree = BTreeMap<PathBuf, Entry>;
 
-impl Repository {
-    /// The repository of `path`, and the path in it. Links below it are left as they are: a revision has its own.
-    fn of(path: &Path) -> anyhow::Result<(Self, PathBuf)> {
-        let whole = env::current_dir()?.join(path);
+impl Revision {
+    /// The revision `name` of the repository of `path`, and the path in it. Links below it are left as they are: a
+    /// revision has its own.
+    fn of(path: &Path, name: &str) -> anyhow::Result<(Self, PathBuf)> {
         let mut clean = PathBuf::new();
-        for part in whole.components() {
-            match part {
-                Component::ParentDir => {
-                    clean.pop();
-                }
-                Component::CurDir => {}
-                part => clean.push(part),
+        for part in env::current_dir()?.join(path).components() {
+            if part == Component::ParentDir {
+                clean.pop();
+            } else {
+                clean.push(part);
             }
         }
         let root = |path: &Path| {
@@ -190,12 +173,15 @@ impl Repository {
             (root(&real).context("not in a git repository")?, real)
         };
         let below = path.strip_prefix(&root)?.to_owned();
-        let repository = Self {
+        let mut revision = Self {
             root,
+            tree: String::new(),
             lookups: Cell::new(MAX_LOOKUPS),
             trees: RefCell::default(),
         };
-        Ok((repository, below))
+        let commit = revision.resolve(&format!("{name}^{{commit}}"))?;
+        revision.tree = revision.resolve(&format!("{commit}^{{tree}}"))?;
+        Ok((revision, below))
     }
 
     fn git(&self) -> Command {
@@ -241,11 +227,11 @@ impl Repository {
         Err(anyhow!(first.unwrap_or("git failed").to_owned()))
     }
 
-    /// The entry at `path` in the tree `root`, with links on the way followed.
-    fn find(&self, root: &str, path: &Path) -> anyhow::Result<Found> {
+    /// The entry at `path`, with links on the way followed.
+    fn find(&self, path: &Path) -> anyhow::Result<Found> {
         let mut rest: Vec<_> = path.iter().rev().map(OsStr::to_owned).collect();
         // The directories that were gone through, and their path.
-        let (mut trees, mut place) = (vec![root.to_owned()], PathBuf::new());
+        let (mut trees, mut place) = (vec![self.tree.clone()], PathBuf::new());
         let mut links = 0;
         while let Some(name) = rest.pop() {
             if name == "." {
@@ -338,23 +324,24 @@ impl Repository {
         Ok(entries.collect())
     }
 
-    /// The manifests of a directory, shown as `path`, sorted by name. `loader` learns of entries that are not read.
+    /// The manifests of a directory, shown as `path`, sorted by name. `place` is its path in the revision, without links,
+    /// and `id` its tree. `loader` learns of entries that are not read.
     fn files(
         &self,
         loader: &mut Loader,
         path: &Path,
-        directory: &Directory,
+        (place, id): (&Path, &str),
         recursive: bool,
     ) -> anyhow::Result<Vec<(PathBuf, String)>> {
         let mut files = Vec::new();
-        for (below, entry) in self.list(&directory.id, recursive)? {
+        for (below, entry) in self.list(id, recursive)? {
             let shown = path.join(&below);
             match entry.kind {
                 EntryKind::Submodule if recursive => loader.not_read(&shown, SUBMODULE),
                 EntryKind::File if has_manifest_extension(&below) => files.push((shown, entry.id)),
                 EntryKind::Link if has_manifest_extension(&below) => {
-                    match self.find(&directory.root, &directory.place.join(&below))? {
-                        Found::Entry(_, target) if !target.starts_with(&directory.place) => {
+                    match self.find(&place.join(&below))? {
+                        Found::Entry(_, target) if !target.starts_with(place) => {
                             loader.not_read(&shown, LEAVES);
                         }
                         Found::Entry(entry, _) if entry.kind == EntryKind::File => {

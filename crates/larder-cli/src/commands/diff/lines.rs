@@ -4,26 +4,25 @@ use std::ops::Range;
 
 use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
 
+use crate::output::Paint;
+
 /// Most lines of both texts from their first difference to their last. More are shown as replaced: the time for texts
 /// that share many short lines grows with nearly the square of their length.
 const MAX_COMPARED: usize = 20_000;
 /// Number of unchanged lines around a change.
 const CONTEXT: u32 = 3;
+/// How they are shown.
+const KEPT: (Paint, char) = (Paint::Plain, ' ');
 
-/// One line of a difference, without its line feed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum DiffLine<'t> {
-    /// `@@ -1,3 +1,4 @@`
-    Place(String),
-    Kept(&'t str),
-    Removed(&'t str),
-    Added(&'t str),
-    /// The line before this one ends the text without a line feed.
-    Unfinished,
-}
+/// Stands after a line that ends its text without a line feed.
+pub(super) const UNFINISHED: &str = "\\ no line feed at the end";
+
+/// One line of a difference, without its line feed, and its color: `+new`, `-old`, ` same`, `@@ -1,3 +1,4 @@`, or
+/// [`UNFINISHED`].
+pub(super) type DiffLine = (Paint, String);
 
 /// The changed lines of two texts, with their surroundings.
-pub(super) fn unified<'t>(from: &'t str, to: &'t str) -> Vec<DiffLine<'t>> {
+pub(super) fn unified(from: &str, to: &str) -> Vec<DiffLine> {
     let mut input = InternedInput::default();
     input.update_before(from.split_inclusive('\n'));
     input.update_after(to.split_inclusive('\n'));
@@ -41,28 +40,27 @@ pub(super) fn unified<'t>(from: &'t str, to: &'t str) -> Vec<DiffLine<'t>> {
             1 => format!("{}", start + 1),
             count => format!("{},{count}", start + 1),
         };
-        found.push(DiffLine::Place(format!(
-            "@@ -{} +{} @@",
-            place(start, end),
-            place(first.after.start - above, last.after.end + below)
-        )));
-        let mut show = |kind: fn(&'t str) -> DiffLine<'t>, tokens: &[Token], lines: Range<u32>| {
+        let old = place(start, end);
+        let new = place(first.after.start - above, last.after.end + below);
+        found.push((Paint::Cyan, format!("@@ -{old} +{new} @@")));
+        let mut show = |(paint, sign): (Paint, char), tokens: &[Token], lines: Range<u32>| {
             for token in &tokens[lines.start as usize..lines.end as usize] {
                 let line = input.interner[*token];
-                found.push(kind(line.strip_suffix('\n').unwrap_or(line)));
+                let text = line.strip_suffix('\n').unwrap_or(line);
+                found.push((paint, format!("{sign}{text}")));
                 if !line.ends_with('\n') {
-                    found.push(DiffLine::Unfinished);
+                    found.push((Paint::Dim, UNFINISHED.to_owned()));
                 }
             }
         };
         let mut kept = start;
         for change in hunk {
-            show(DiffLine::Kept, &input.before, kept..change.before.start);
-            show(DiffLine::Removed, &input.before, change.before.clone());
-            show(DiffLine::Added, &input.after, change.after.clone());
+            show(KEPT, &input.before, kept..change.before.start);
+            show((Paint::Red, '-'), &input.before, change.before.clone());
+            show((Paint::Green, '+'), &input.after, change.after.clone());
             kept = change.before.end;
         }
-        show(DiffLine::Kept, &input.before, kept..end);
+        show(KEPT, &input.before, kept..end);
     }
     found
 }
@@ -96,19 +94,10 @@ mod tests {
 
     use super::*;
 
-    fn text(lines: &[DiffLine<'_>]) -> String {
-        let lines = lines.iter().map(|line| match line {
-            DiffLine::Place(text) => format!("{text}\n"),
-            DiffLine::Kept(text) => format!(" {text}\n"),
-            DiffLine::Removed(text) => format!("-{text}\n"),
-            DiffLine::Added(text) => format!("+{text}\n"),
-            DiffLine::Unfinished => "\\\n".to_owned(),
-        });
-        lines.collect()
-    }
-
     fn check(from: &str, to: &str, expected: Expect) {
-        expected.assert_eq(&text(&unified(from, to)));
+        let lines = unified(from, to).into_iter();
+        let text: String = lines.map(|(_, line)| line + "\n").collect();
+        expected.assert_eq(&text);
     }
 
     #[test]
@@ -134,7 +123,7 @@ mod tests {
                  13
                 -14
                 +14
-                \
+                \ no line feed at the end
             "#]],
         );
         check(
@@ -172,8 +161,8 @@ mod tests {
         };
         let (from, to) = (side("a\n", "b\n"), side("c\n", "b\n"));
         let shown = unified(&from, &to);
-        let kept = |line: &&DiffLine<'_>| matches!(line, DiffLine::Kept(_));
-        assert_eq!(shown.iter().filter(kept).count(), 3);
+        let kept = shown.iter().filter(|(_, line)| line.starts_with(' '));
+        assert_eq!(kept.count(), 3);
         // A small change of a long text is not.
         let to = from.replacen("b\n", "c\n", 2);
         assert_eq!(unified(&from, &to).len(), 11);
@@ -188,28 +177,29 @@ mod tests {
             let (from, to) = (from.concat(), to.concat());
             let (mut old, mut new) = (String::new(), String::new());
             let mut rest = from.split_inclusive('\n');
-            for line in unified(&from, &to) {
-                match line {
-                    DiffLine::Place(place) => {
+            for (_, line) in unified(&from, &to) {
+                let (sign, line) = line.split_at(1);
+                match sign {
+                    "@" => {
                         // What lies between two places is the same in both.
-                        let place = place.strip_prefix("@@ -").unwrap().split([',', ' ']).next().unwrap();
+                        let place = line.strip_prefix("@ -").unwrap().split([',', ' ']).next().unwrap();
                         let place = place.parse::<usize>().unwrap().saturating_sub(1);
                         for line in rest.by_ref().take(place.saturating_sub(old.lines().count())) {
                             old += line;
                             new += line;
                         }
                     }
-                    DiffLine::Kept(line) => {
+                    " " => {
                         rest.next();
                         old.extend([line, "\n"]);
                         new.extend([line, "\n"]);
                     }
-                    DiffLine::Removed(line) => {
+                    "-" => {
                         rest.next();
                         old.extend([line, "\n"]);
                     }
-                    DiffLine::Added(line) => new.extend([line, "\n"]),
-                    DiffLine::Unfinished => prop_assert!(false, "every line is finished"),
+                    "+" => new.extend([line, "\n"]),
+                    _ => prop_assert!(false, "every line is finished"),
                 }
             }
             let rest: String = rest.collect();

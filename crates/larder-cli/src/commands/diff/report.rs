@@ -174,19 +174,14 @@ fn counted(count: usize, one: &str, many: &str) -> Option<String> {
 }
 
 /// The difference between two contents of a file or a variable.
-pub(super) enum ContentDiff<'t> {
-    None,
+pub(super) enum ContentDiff {
     /// Values of Secrets, or bytes that are not text.
     Sizes(String),
-    Lines(Vec<DiffLine<'t>>),
+    Lines(Vec<DiffLine>),
 }
 
 /// How two contents differ; they are hidden if one is a secret that is not to be shown.
-pub(super) fn content<'t>(
-    from: Option<&'t [u8]>,
-    to: Option<&'t [u8]>,
-    is_hidden: bool,
-) -> ContentDiff<'t> {
+pub(super) fn content(from: Option<&[u8]>, to: Option<&[u8]>, is_hidden: bool) -> ContentDiff {
     let (before, after) = (from.unwrap_or_default(), to.unwrap_or_default());
     let sizes = || match (from, to) {
         (Some(from), Some(to)) => format!("{} → {}", size(from.len()), size(to.len())),
@@ -196,13 +191,9 @@ pub(super) fn content<'t>(
         return ContentDiff::Sizes(format!("<hidden, {}>", sizes()));
     }
     if before == after {
-        return ContentDiff::None;
+        return ContentDiff::Lines(Vec::new());
     }
-    let text = |bytes: &'t [u8]| {
-        let text = str::from_utf8(bytes).ok();
-        text.filter(|text| !text.contains('\0'))
-    };
-    match (text(before), text(after)) {
+    match (words::text(before), words::text(after)) {
         (Some(from), Some(to)) => ContentDiff::Lines(unified(from, to)),
         _ => ContentDiff::Sizes(format!("<binary, {}>", sizes())),
     }
@@ -228,14 +219,5 @@ pub(super) fn mount(edit: &Edit<&Mount<'_>>) -> String {
     match edit {
         Edit::Changed(..) if !text.contains(" → ") => format!("{text}: its definition differs"),
         _ => text,
-    }
-}
-
-/// `+`, `-` or `~`, for an addition, a removal or a change.
-pub(super) fn sign<T>(edit: &Edit<T>) -> char {
-    match edit {
-        Edit::Added(_) => '+',
-        Edit::Removed(_) => '-',
-        Edit::Changed(..) => '~',
     }
 }

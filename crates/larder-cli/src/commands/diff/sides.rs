@@ -56,9 +56,10 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
         left_out.not_read = missed.reasons;
         cluster = Some(missed.objects);
         if unseen > 0 {
-            let (objects, are, them) = match unseen {
-                1 => ("1 object".to_owned(), "is", "it"),
-                _ => (output::count(unseen, "object"), "are", "these"),
+            let objects = output::count(unseen, "object");
+            let (are, them) = match unseen {
+                1 => ("is", "it"),
+                _ => ("are", "these"),
             };
             left_out.not_compared.push(format!(
                 "{objects} of the manifests {are} not compared: no container in them sees {them}"

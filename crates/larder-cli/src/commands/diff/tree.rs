@@ -10,8 +10,8 @@ use larder_projection::{Origin, Variable};
 
 use super::{
     compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict},
-    lines::DiffLine,
-    report::{self, ContentDiff, arrow, content, permissions, sign, verdict},
+    lines::UNFINISHED,
+    report::{self, ContentDiff, arrow, content, permissions, verdict},
 };
 use crate::{
     output::{Paint, Style, tree::Branch},
@@ -49,7 +49,7 @@ pub(super) fn trees<'d>(
 ) -> impl Iterator<Item = Branch> + 'd {
     let notes = report::notes(comparison);
     let notes = notes.iter().map(|note| Branch::new().yellow(note));
-    differences(comparison, show_secrets).chain(list("not compared", notes.collect()))
+    differences(comparison, show_secrets).chain(Branch::list("not compared", notes))
 }
 
 /// The trees of what differs.
@@ -63,7 +63,7 @@ pub(super) fn differences<'d>(
             let kind = kind.object_type().kind;
             Branch::new().plain(format_args!("~ {kind} {key}"))
         });
-        list(title, lines.collect())
+        Branch::list(title, lines)
     };
     let unseen = "changed objects that pods reference and no container sees";
     pods.map(move |pod| tree_of(pod, show_secrets))
@@ -72,11 +72,6 @@ pub(super) fn differences<'d>(
             "changed objects that no pod references",
             &comparison.unreferenced,
         ))
-}
-
-/// `None` if the list is empty.
-fn list(title: &str, entries: Vec<Branch>) -> Option<Branch> {
-    (!entries.is_empty()).then(|| Branch::new().bold(title).with(entries))
 }
 
 fn tree_of(pod: &PodDiff<'_>, show_secrets: bool) -> Branch {
@@ -150,9 +145,9 @@ impl BranchSides<'_> {
         }
         let (before, after) = (from.map(|one| &*one.value), to.map(|one| &*one.value));
         let mut change = content(before, after, both().any(is_hidden));
-        // A variable seldom ends with one.
+        // A variable seldom ends with a line feed.
         if let ContentDiff::Lines(lines) = &mut change {
-            lines.retain(|line| *line != DiffLine::Unfinished);
+            lines.retain(|(_, line)| line != UNFINISHED);
         }
         with_change(line, &sources, change)
     }
@@ -188,28 +183,19 @@ impl BranchSides<'_> {
     }
 }
 
-/// A name in the color of its change, as git has it.
+/// A name with the sign of its change, and in the color that git gives it.
 fn signed<T>(edit: &Edit<T>, name: impl fmt::Display) -> Branch {
-    let paint = match edit {
-        Edit::Added(_) => Paint::Green,
-        Edit::Removed(_) => Paint::Red,
-        Edit::Changed(..) => Paint::Plain,
+    let (paint, sign) = match edit {
+        Edit::Added(_) => (Paint::Green, '+'),
+        Edit::Removed(_) => (Paint::Red, '-'),
+        Edit::Changed(..) => (Paint::Plain, '~'),
     };
-    Branch::new().cell(paint, format_args!("{} {name}", sign(edit)))
+    Branch::new().cell(paint, format_args!("{sign} {name}"))
 }
 
-fn with_change(line: Branch, sources: &str, change: ContentDiff<'_>) -> Branch {
-    let lines = match change {
-        ContentDiff::None => return line.dim(sources),
-        ContentDiff::Sizes(text) => return line.yellow(text).dim(sources),
-        ContentDiff::Lines(lines) => lines,
-    };
-    let lines = lines.into_iter().map(|line| match line {
-        DiffLine::Place(text) => (Paint::Cyan, text),
-        DiffLine::Kept(text) => (Paint::Plain, format!(" {text}")),
-        DiffLine::Removed(text) => (Paint::Red, format!("-{text}")),
-        DiffLine::Added(text) => (Paint::Green, format!("+{text}")),
-        DiffLine::Unfinished => (Paint::Dim, "\\ no line feed at the end".to_owned()),
-    });
-    line.dim(sources).text(lines)
+fn with_change(line: Branch, sources: &str, change: ContentDiff) -> Branch {
+    match change {
+        ContentDiff::Sizes(text) => line.yellow(text).dim(sources),
+        ContentDiff::Lines(lines) => line.dim(sources).text(lines),
+    }
 }

@@ -34,45 +34,37 @@ pub(super) fn write(
     show_secrets: bool,
     style: Style,
 ) -> io::Result<()> {
-    for (index, pod) in pods.iter().enumerate() {
+    for (index, tree) in trees(pods, show_secrets, false).enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        let shown = Shown {
-            secrets: show_secrets,
-            contents: false,
-        };
-        let tree = tree_of(pod, shown);
         out.write_all(tree.render(style).as_bytes())?;
     }
     Ok(())
 }
 
-/// The tree of each pod, with contents of files and long values in full.
-pub(super) fn trees(pods: &[RenderedPod<'_>], show_secrets: bool) -> Vec<Branch> {
-    let shown = Shown {
-        secrets: show_secrets,
-        contents: true,
-    };
-    pods.iter().map(|pod| tree_of(pod, shown)).collect()
+/// The tree of each pod; with `contents`, those of files and long values are in full.
+pub(super) fn trees<'p>(
+    pods: &'p [RenderedPod<'_>],
+    secrets: bool,
+    contents: bool,
+) -> impl Iterator<Item = Branch> + 'p {
+    let shown = Shown { secrets, contents };
+    pods.iter().map(move |pod| tree_of(pod, shown))
 }
 
 /// What could not be read; `None` if all was.
 pub(super) fn not_read(all: &BTreeSet<(String, String)>) -> Option<Branch> {
-    let entries = all.iter();
-    let entries = entries.map(|(path, reason)| format!("not read: {path}: {reason}"));
-    listing("not looked at", entries)
+    let entries = all
+        .iter()
+        .map(|(path, reason)| Branch::new().yellow(format_args!("not read: {path}: {reason}")));
+    Branch::list("not looked at", entries)
 }
 
 /// What deserves a look in the manifests, outside of pods; `None` if nothing does.
 pub(super) fn warnings(all: &[String]) -> Option<Branch> {
-    listing("what deserves a look", all.iter().cloned())
-}
-
-fn listing(heading: &str, texts: impl ExactSizeIterator<Item = String>) -> Option<Branch> {
-    let is_empty = texts.len() == 0;
-    let entries = texts.map(|text| Branch::new().yellow(text));
-    (!is_empty).then(|| Branch::new().bold(heading).with(entries))
+    let entries = all.iter().map(|text| Branch::new().yellow(text));
+    Branch::list("what deserves a look", entries)
 }
 
 /// What trees show besides names and sizes.
@@ -136,7 +128,7 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
     root.extend(hooks(pod));
     let warnings = pod.warnings().into_iter();
     let warnings = warnings.map(|(place, text)| Branch::new().plain(place).yellow(text));
-    root.push_group(Branch::new().bold("what deserves a look").with(warnings));
+    root.extend(Branch::list("what deserves a look", warnings));
     root
 }
 

@@ -2,10 +2,9 @@
 //! attempt finds one more.
 
 use larder_objects::Kind;
-use larder_projection::{ContainerView, Inputs};
+use larder_projection::ContainerView;
 
 use crate::{
-    offline::did_you_mean,
     output::tree::Branch,
     rendered::{RenderedPod, keys},
 };
@@ -16,12 +15,12 @@ pub(super) fn missing_references(
     container: &ContainerView<'_>,
 ) -> Vec<Branch> {
     let sources = container.env_from.iter().flat_map(|source| {
-        let map = source.config_map_ref.as_ref();
-        let map = map.map(|source| (Kind::ConfigMap, &source.name, source.optional));
-        let secret = source.secret_ref.as_ref();
-        let secret = secret.map(|source| (Kind::Secret, &source.name, source.optional));
-        let references = map.into_iter().chain(secret);
-        references.map(|(kind, name, optional)| ("envFrom", kind, name, None, optional))
+        let map = source.config_map_ref.iter();
+        let map = map.map(|map| (Kind::ConfigMap, &map.name, map.optional));
+        let secret = source.secret_ref.iter();
+        let secret = secret.map(|secret| (Kind::Secret, &secret.name, secret.optional));
+        let both = map.chain(secret);
+        both.map(|(kind, name, optional)| ("envFrom", kind, name, None, optional))
     });
     let variables = container.env.iter().flat_map(|variable| {
         let user = variable.name.as_str();
@@ -39,15 +38,14 @@ pub(super) fn missing_references(
     let objects = required.filter_map(|(user, kind, name, key, _)| {
         let assumptions = &pod.inputs.assumptions;
         let assumed = assumptions.object(kind, name, key.map(String::as_str));
-        let (problem, hint) = match has_key(pod.inputs, kind, name, key) {
-            Some(true) => return None,
+        let (problem, hint) = match (keys(pod.inputs, kind, name), key) {
             _ if assumed.is_some() => return None,
-            Some(false) => {
-                let key = key?;
-                let hint = did_you_mean(key, keys(pod.inputs, kind, name));
-                (format!("{kind} {name} has no key {key}"), hint)
-            }
-            None => (
+            (Some(keys), Some(key)) if !keys.contains(&key.as_str()) => (
+                format!("{kind} {name} has no key {key}"),
+                pod.similar_key(kind, name, key),
+            ),
+            (Some(_), _) => return None,
+            (None, _) => (
                 format!("{kind} {name} not found"),
                 pod.why_missing(kind, name),
             ),
@@ -55,13 +53,4 @@ pub(super) fn missing_references(
         Some(Branch::new().plain(user).red(problem).dim(hint))
     });
     objects.collect()
-}
-
-/// Whether the object has the key, or is there at all if no key is wanted; `None` if it does not exist.
-fn has_key(inputs: &Inputs, kind: Kind, name: &str, key: Option<&String>) -> Option<bool> {
-    let is_there = match kind {
-        Kind::ConfigMap => inputs.config_maps.get(name)?.is_ok(),
-        Kind::Secret => inputs.secrets.get(name)?.is_ok(),
-    };
-    is_there.then(|| key.is_none_or(|key| keys(inputs, kind, name).contains(&key.as_str())))
 }
