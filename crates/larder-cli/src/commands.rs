@@ -17,10 +17,8 @@ mod ui;
 
 use std::process::ExitCode;
 
-pub(crate) use self::{
-    diff::manifests_of_revision,
-    sidecar::{run as run_sidecar, run_reload},
-};
+pub use self::diff::manifests_of_revision;
+pub(crate) use self::sidecar::{run as run_sidecar, run_reload};
 
 use crate::{args::Command, outcome::Failure, sandbox};
 

@@ -29,6 +29,9 @@ use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use clap::Parser;
 
+#[doc(hidden)]
+pub use self::commands::manifests_of_revision;
+
 /// The executable `larder`.
 pub fn larder() -> ExitCode {
     start(|args: args::Args| commands::run(args.command))
@@ -47,16 +50,6 @@ pub fn label_settings(
     variables: impl Fn(&str) -> Option<String>,
 ) -> Result<larder_sidecar::LabelSettings, Vec<String>> {
     args::sidecar::variables::LabelVariables::read(variables).map(|read| read.settings)
-}
-
-/// The manifests of a directory in a git revision, as `larder diff -R` reads them; `None` if git has no such revision. For
-/// tests of trees.
-#[doc(hidden)]
-pub fn manifests_of_revision(
-    directory: &Path,
-    revision: &str,
-) -> Option<larder_objects::manifest::Manifests> {
-    commands::manifests_of_revision(directory, revision).ok()
 }
 
 fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -> ExitCode {

@@ -8,7 +8,9 @@
 //!
 //! `larder diff` is like `kubectl diff`: 0 is no difference, 1 is differences, 2 is an error.
 
-use std::{io, process::ExitCode};
+use std::{error::Error, io, process::ExitCode};
+
+use larder_objects::chain;
 
 /// The exit code of a command of which something may have failed, which was reported; the rest was done.
 pub(crate) fn partial_if(failed: bool) -> ExitCode {
@@ -31,12 +33,9 @@ impl Failure {
         }
     }
 
-    /// The same with exit code 2, for commands whose exit code 1 is a result.
-    pub(crate) fn fatal(self) -> Self {
-        Self {
-            exit_code: ExitCode::from(2),
-            ..self
-        }
+    /// The same for an error, with its causes.
+    pub(crate) fn of_input(error: impl Error) -> Self {
+        Self::unreadable(chain(&error))
     }
 }
 

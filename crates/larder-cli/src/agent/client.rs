@@ -15,11 +15,12 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use larder_agent::root_dir;
-use rustix::{io::Errno, net::sockopt::socket_peercred};
+use larder_files::ownership;
+use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::root_dir::{TrustedDir, is_trusted, trusted_users};
+use super::root_dir::{TrustedDir, trusted_users};
 use crate::output::because;
 
 /// Longest wait for an answer.
@@ -143,7 +144,7 @@ impl AgentClient {
     ///
     /// It leads out of the root directory.
     pub(crate) fn path(&self, path: &str) -> anyhow::Result<PathBuf> {
-        let root = self.root.path();
+        let root = &self.root.path;
         let outside = || {
             let root = root.display();
             format!("cannot use {path} from the agent's answer: expected a path below {root}")
@@ -179,8 +180,9 @@ impl AgentClient {
         let name = self.socket.file_name().and_then(|name| name.to_str());
         let name = name.expect("the agent's socket has a name");
         let stream = UnixStream::connect(self.root.socket(name)?)?;
-        let user = socket_peercred(&stream)?.uid.as_raw();
-        if !is_trusted(user) {
+        let peer = socket_peercred(&stream).map_err(io::Error::from)?;
+        let user = peer.uid.as_raw();
+        if ![0, ownership::user()].contains(&user) {
             let (socket, trusted) = (self.socket.display(), trusted_users());
             bail!("cannot trust the agent on {socket}: it runs as user {user}, expected {trusted}");
         }
@@ -190,9 +192,7 @@ impl AgentClient {
 
 /// Adds the advice for errors of the system; other errors explain themselves.
 fn explain(error: anyhow::Error, socket: &Path) -> anyhow::Error {
-    let errno = error.downcast_ref::<Errno>();
-    let kind = errno.map(|&errno| io::Error::from(errno).kind());
-    let kind = kind.or_else(|| Some(error.downcast_ref::<io::Error>()?.kind()));
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     let shown = socket.display();
     match kind {
         None => error,

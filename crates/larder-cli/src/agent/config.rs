@@ -1,12 +1,11 @@
 //! The agent's configuration, from file and flags.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use larder_agent::{
     checkpoint::ClusterId,
     config::{Config, Flags, Host},
 };
-use larder_objects::chain;
 use larder_transport::{ClusterSource, Config as Settings, Metrics, RateLimit, Transport};
 use rustix::process::geteuid;
 use tracing::warn;
@@ -51,9 +50,8 @@ pub(crate) fn config_with(place: &PlaceArgs, flags: Flags) -> Result<Config, Fai
     let is_default = place.config.is_none() && place.root_dir.is_none();
     let packaged = Path::new(PACKAGED);
     let is_packaged = is_default && geteuid().is_root() && packaged.exists();
-    let file = place.config.clone();
-    let file = file.or_else(|| is_packaged.then(|| PathBuf::from(packaged)));
-    let (config, warning) = load_config(file.as_deref(), place, flags)?;
+    let file = place.config.as_deref().or(is_packaged.then_some(packaged));
+    let (config, warning) = load_config(file, place, flags)?;
     if let Some(warning) = warning {
         output::note(format_args!("warning: {warning}"));
     }
@@ -84,10 +82,9 @@ pub(crate) fn default_namespace(
     match (given, kubeconfig) {
         (Some(given), _) => Ok(given.to_owned()),
         (None, None) => Ok("default".to_owned()),
-        (None, Some(_)) => {
-            let namespace = origin(kubeconfig, context).namespace();
-            namespace.map_err(|error| Failure::unreadable(chain(&error)))
-        }
+        (None, Some(_)) => origin(kubeconfig, context)
+            .namespace()
+            .map_err(Failure::of_input),
     }
 }
 
@@ -100,8 +97,7 @@ pub(crate) async fn connect(source: ClusterSource) -> Result<(kube::Client, Tran
     // A person waits for the command; the API server has limits of its own.
     let settings = Settings::default().rate_limit(RateLimit::Unlimited);
     let connected = larder_transport::connect(source, settings, Metrics::default());
-    let connected = connected.await;
-    connected.map_err(|error| Failure::unreadable(chain(&error)))
+    connected.await.map_err(Failure::of_input)
 }
 
 /// The cluster that a checkpoint is bound to.
@@ -110,8 +106,7 @@ pub(crate) async fn connect(source: ClusterSource) -> Result<(kube::Client, Tran
 ///
 /// The kubeconfig, or the certificates that it names, are unreadable or invalid.
 pub(crate) fn cluster_id(source: &ClusterSource) -> Result<ClusterId, Failure> {
-    let identity = source.server_identity();
-    let (authority, name) = identity.map_err(|error| Failure::unreadable(chain(&error)))?;
+    let (authority, name) = source.server_identity().map_err(Failure::of_input)?;
     Ok(ClusterId::new(&authority, &name))
 }
 
@@ -129,5 +124,5 @@ pub(crate) fn load_config(
         root_dir: place.root_dir.clone(),
         ..flags
     };
-    Config::load(file, flags, &Host::current()).map_err(|error| Failure::unreadable(chain(&error)))
+    Config::load(file, flags, &Host::current()).map_err(Failure::of_input)
 }

@@ -25,7 +25,7 @@ use rustix::{
 #[derive(Debug)]
 pub(super) struct TrustedDir {
     /// Without links.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     directory: OwnedFd,
 }
 
@@ -43,16 +43,12 @@ impl TrustedDir {
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 bail!("cannot trust {}: expected a directory", path.display())
             }
-            opened => opened?,
+            opened => opened.map_err(io::Error::from)?,
         };
-        check(path, Ownership::from(&fstat(&directory)?))?;
+        let found = fstat(&directory).map_err(io::Error::from)?;
+        check(path, Ownership::from(&found))?;
         let path = fs::read_link(in_proc(&directory)).context("cannot read /proc/self/fd")?;
         Ok(Self { path, directory })
-    }
-
-    /// Its path, without links.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// A path of the socket `name` that other users cannot redirect.
@@ -61,7 +57,8 @@ impl TrustedDir {
     ///
     /// There is no such socket, or another user may write to it.
     pub(super) fn socket(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let found = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let found = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let found = found.map_err(io::Error::from)?;
         let path = self.path.join(name);
         if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
             bail!("cannot trust {}: expected a socket", path.display());
@@ -91,12 +88,7 @@ fn check(path: &Path, found: Ownership) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether this process may trust `user`.
-pub(super) fn is_trusted(user: u32) -> bool {
-    user == 0 || user == ownership::user()
-}
-
-/// The users that [`is_trusted`] accepts, for messages.
+/// The users that may own the directory, for messages.
 pub(super) fn trusted_users() -> String {
     match ownership::user() {
         0 => "root".to_owned(),

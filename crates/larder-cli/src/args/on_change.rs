@@ -110,20 +110,13 @@ impl HookText {
 
 /// Parses `--on-change`: reads a file, and checks the form.
 fn hook_text(text: &str) -> Result<HookText, String> {
-    let text = match text.strip_prefix('@') {
-        None => HookText {
-            file: None,
-            text: text.to_owned(),
-        },
-        Some(path) => HookText {
-            file: Some(path.to_owned()),
-            text: read(path)?,
-        },
-    };
-    match text.hooks(None) {
-        Ok(_) => Ok(text),
-        Err(error) => Err(text.place(&error)),
-    }
+    let file = text.strip_prefix('@').map(str::to_owned);
+    let read = file.as_deref().map(read).transpose()?;
+    let text = read.unwrap_or_else(|| text.to_owned());
+    let text = HookText { file, text };
+    let hooks = text.hooks(None);
+    hooks.map_err(|error| text.place(&error))?;
+    Ok(text)
 }
 
 fn read(path: &str) -> Result<String, String> {

@@ -1,13 +1,12 @@
 //! `larder apiserver`: the embedded API server over TLS.
 
-use std::{path::Path, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use futures::future::OptionFuture;
 use larder_apiserver::{ApiServer, AuditLog, Options, Protocol};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
-use larder_objects::chain;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -31,13 +30,18 @@ async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     let shutdown = CancellationToken::new();
     let stopped = stop_signal()?;
 
-    let options = Options::default().audit(audit_log(args.audit_log.as_deref())?);
+    let mut options = Options::default();
+    if let Some(path) = &args.audit_log {
+        let log = AuditLog::to_file(path);
+        let what = || format!("cannot open the audit log {}", path.display());
+        options = options.audit(log.with_context(what)?);
+    }
     let server = ApiServer::try_new(options).context("cannot create the certificates")?;
     let feed = match &args.manifests {
         None => None,
         Some(dir) => {
             let feed = Feed::open(dir, server.clone(), None).await;
-            Some(feed.map_err(|error| Failure::unreadable(chain(&error)))?)
+            Some(feed.map_err(Failure::of_input)?)
         }
     };
     let (listener, address) = listen(args.listen).await?;
@@ -63,12 +67,4 @@ async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
 
     tokio::try_join!(serving, ending).context("the server ended")?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {
-    let Some(path) = path else {
-        return Ok(AuditLog::none());
-    };
-    let log = AuditLog::to_file(path);
-    Ok(log.with_context(|| format!("cannot open the audit log {}", path.display()))?)
 }

@@ -32,7 +32,7 @@ mod sides;
 mod sub_paths;
 mod tree;
 
-use std::{path::Path, process::ExitCode, thread};
+use std::{panic::resume_unwind, path::Path, process::ExitCode, thread};
 
 use larder_objects::manifest::{Loader, Manifests};
 
@@ -47,17 +47,19 @@ use crate::{
 
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
     // Exit code 1 means that there are differences.
-    print(args).map_err(Failure::fatal)
+    let exit_code = ExitCode::from(2);
+    print(args).map_err(|failure| Failure {
+        exit_code,
+        ..failure
+    })
 }
 
-/// Those below `directory` in a git revision.
-pub(crate) fn manifests_of_revision(
-    directory: &Path,
-    revision: &str,
-) -> Result<Manifests, Failure> {
+/// The manifests of a directory in a git revision, as `larder diff -R` reads them; `None` if git has no such revision. For
+/// tests of trees.
+pub fn manifests_of_revision(directory: &Path, revision: &str) -> Option<Manifests> {
     let loader = Loader::new("default").recursive(true);
-    let (manifests, _) = git::load(loader, &[directory.to_owned()], revision, true)?;
-    Ok(manifests)
+    let read = git::load(loader, &[directory.to_owned()], revision, true);
+    Some(read.ok()?.0)
 }
 
 fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
@@ -107,10 +109,7 @@ fn rendered(world: &Offline) -> Vec<RenderedPod<'_>> {
 fn in_parallel<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
     thread::scope(|scope| {
         let one = scope.spawn(one);
-        let other = other();
-        let one = one
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (one, other)
+        let (other, one) = (other(), one.join());
+        (one.unwrap_or_else(|panic| resume_unwind(panic)), other)
     })
 }

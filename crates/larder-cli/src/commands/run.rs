@@ -281,10 +281,8 @@ async fn origin(
     }
     let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
     let source = agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
-    let cluster = match config.checkpoint {
-        Some(_) => Some(cluster_id(&source)?),
-        None => None,
-    };
+    let checkpoint = config.checkpoint.as_ref();
+    let cluster = checkpoint.map(|_| cluster_id(&source)).transpose()?;
     let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
     let metrics =
         larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));

@@ -49,10 +49,9 @@ pub(super) fn run(args: &UiArgs) -> Result<ExitCode, Failure> {
         let serve = acceptor.serve(router, shutdown.clone());
         let follow = follow::follow(root_dir, sender);
         output::results(|out| writeln!(out, "{url}"))?;
-        let mut serving = std::pin::pin!(serve);
         // The first two end only with the process, the last by a signal.
         tokio::select! {
-            () = &mut serving => {}
+            () = serve => {}
             () = follow => {}
             () = stop => {}
         }

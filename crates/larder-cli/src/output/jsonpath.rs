@@ -26,9 +26,7 @@ impl FromStr for Template {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut rest = text;
-        let parts = parts(&mut rest, false)?;
-        Ok(Self(parts))
+        parts(&mut &*text, false).map(Self)
     }
 }
 
@@ -114,7 +112,11 @@ fn render(parts: &[Part], current: &Value, text: &mut String) {
         match part {
             Part::Text(part) => text.push_str(part),
             Part::Path(path) => {
-                let found = select(path, current).into_iter().map(plain);
+                // A string without quotes, anything else as JSON.
+                let found = select(path, current).into_iter().map(|value| {
+                    let text = value.as_str().map(str::to_owned);
+                    text.unwrap_or_else(|| value.to_string())
+                });
                 // Values come from others; the template is the user's.
                 text.push_str(&escaped(&found.collect::<Vec<_>>().join(" ")));
             }
@@ -131,14 +133,6 @@ fn render(parts: &[Part], current: &Value, text: &mut String) {
 fn select<'a>(path: &JpQuery, value: &'a Value) -> Vec<&'a Value> {
     let found = js_path_process(path, value).unwrap_or_default();
     found.into_iter().map(QueryRef::val).collect()
-}
-
-/// A string without quotes, anything else as JSON.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        value => value.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -24,18 +24,13 @@ fn block(text: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
-                text.push('\n');
-                text.extend(std::iter::repeat_n(' ', indent));
-                text.push_str(&scalar(key));
-                text.push(':');
+                text.extend(["\n", &" ".repeat(indent), &scalar(key), ":"]);
                 block(text, value, indent + 2);
             }
         }
         Value::Array(items) if !items.is_empty() => {
             for item in items {
-                text.push('\n');
-                text.extend(std::iter::repeat_n(' ', indent));
-                text.push('-');
+                text.extend(["\n", &" ".repeat(indent), "-"]);
                 let start = text.len();
                 block(text, item, indent + 2);
                 // The first field of an item follows its dash.
@@ -45,15 +40,9 @@ fn block(text: &mut String, value: &Value, indent: usize) {
                 }
             }
         }
-        Value::String(string) => {
-            text.push(' ');
-            text.push_str(&scalar(string));
-        }
+        Value::String(string) => text.extend([" ", &scalar(string)]),
         // Numbers, literals and empty collections are the same in both.
-        other => {
-            text.push(' ');
-            text.push_str(&other.to_string());
-        }
+        other => text.extend([" ", &other.to_string()]),
     }
     if indent == 0 {
         text.push('\n');

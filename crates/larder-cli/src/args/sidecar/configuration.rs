@@ -138,13 +138,12 @@ fn check(volume: &Volume) -> Result<(), String> {
         ..Pod::default()
     };
     let place = FieldPath::fields("spec.volumes").index(0);
-    for error in validation::pod(&pod).iter() {
-        if let Some(field) = error.field.segments().strip_prefix(place.segments()) {
-            let field: FieldPath = field.iter().cloned().collect();
-            return Err(format!("{field}: {}", error.body()));
-        }
-    }
-    Ok(())
+    let problem = validation::pod(&pod).iter().find_map(|error| {
+        let field = error.field.segments().strip_prefix(place.segments())?;
+        let field: FieldPath = field.iter().cloned().collect();
+        Some(format!("{field}: {}", error.body()))
+    });
+    problem.map_or(Ok(()), Err)
 }
 
 #[derive(Default, Deserialize)]

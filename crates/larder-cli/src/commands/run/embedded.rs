@@ -47,9 +47,14 @@ pub(super) async fn start(
     config: &Config,
     shutdown: &CancellationToken,
 ) -> Result<Embedded, Failure> {
+    use std::net::Ipv4Addr;
+
     use anyhow::Context as _;
     use futures::FutureExt as _;
-    use larder_apiserver::{ApiServer, Options};
+    use larder_apiserver::{ApiServer, Options, Protocol};
+    use tracing::info;
+
+    use crate::{kubeconfig_file::KubeconfigFile, runtime::listen};
 
     let server = ApiServer::try_new(Options::default());
     let server = server.context("cannot create the certificates")?;
@@ -61,11 +66,21 @@ pub(super) async fn start(
         pod_address: args.pod_address.or(config.pod_address),
     };
     let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(placement));
-    let feed = feed.await;
-    let feed = feed.map_err(|error| Failure::unreadable(larder_objects::chain(&error)))?;
-    let serving = match &args.kubeconfig_out {
-        Some(path) => let_kubectl_in(path, server.clone(), shutdown.clone()).await?,
-        None => std::future::ready(Ok(())).boxed(),
+    let feed = feed.await.map_err(Failure::of_input)?;
+    let serving = if let Some(path) = &args.kubeconfig_out {
+        let (listener, address) = listen((Ipv4Addr::LOCALHOST, 0).into()).await?;
+        // The listener accepts connections already.
+        let file = KubeconfigFile::of_admin(path, &server, address)?;
+        info!(kubeconfig = %path.display(), %address, "kubectl can use the embedded API server");
+        let (server, shutdown) = (server.clone(), shutdown.clone());
+        let serving = async move {
+            let result = server.serve(listener, Protocol::Tls, shutdown).await;
+            drop(file);
+            result.context("the embedded API server ended")
+        };
+        serving.boxed()
+    } else {
+        std::future::ready(Ok(())).boxed()
     };
     let (incomplete, problems) = (feed.incomplete(), feed.problems());
     let following = shutdown.clone().run_until_cancelled_owned(feed.run());
@@ -76,30 +91,4 @@ pub(super) async fn start(
         problems,
         run: async { futures::try_join!(following, serving).map(drop) }.boxed(),
     })
-}
-
-#[cfg(feature = "manifests")]
-async fn let_kubectl_in(
-    path: &Path,
-    server: larder_apiserver::ApiServer,
-    shutdown: CancellationToken,
-) -> anyhow::Result<BoxFuture<'static, anyhow::Result<()>>> {
-    use std::net::Ipv4Addr;
-
-    use anyhow::Context as _;
-    use futures::FutureExt as _;
-    use larder_apiserver::Protocol;
-
-    use crate::{kubeconfig_file::KubeconfigFile, runtime::listen};
-
-    let (listener, address) = listen((Ipv4Addr::LOCALHOST, 0).into()).await?;
-    // The listener accepts connections already.
-    let file = KubeconfigFile::of_admin(path, &server, address)?;
-    tracing::info!(kubeconfig = %path.display(), %address, "kubectl can use the embedded API server");
-    let serving = async move {
-        let result = server.serve(listener, Protocol::Tls, shutdown).await;
-        drop(file);
-        result.context("the embedded API server ended")
-    };
-    Ok(serving.boxed())
 }

@@ -45,20 +45,18 @@ pub(super) async fn serve(
         let stop = shutdown.child_token();
         let current = listener.take();
         let mut serving = pin!(async {
-            match current {
-                None => stop.cancelled().await,
-                Some(listener) => {
-                    let (mut router, limits) = (router.clone(), limits.clone());
-                    if let Ok(address) = listener.local_addr() {
-                        info!(%address, "listening");
-                        if address.ip().is_loopback() {
-                            router = router.layer(middleware::from_fn(only_local_names));
-                        }
-                    }
-                    let acceptor = Acceptor::new(listener, limits);
-                    acceptor.serve(router, stop.clone()).await;
+            let Some(listener) = current else {
+                return stop.cancelled().await;
+            };
+            let (mut router, limits) = (router.clone(), limits.clone());
+            if let Ok(address) = listener.local_addr() {
+                info!(%address, "listening");
+                if address.ip().is_loopback() {
+                    router = router.layer(middleware::from_fn(only_local_names));
                 }
             }
+            let acceptor = Acceptor::new(listener, limits);
+            acceptor.serve(router, stop.clone()).await;
         });
         // Both arms are cancel-safe: the first is awaited again.
         let next = tokio::select! {

@@ -1,10 +1,6 @@
 //! The summary that `larder run` prints once it serves: pods, volumes, and their paths.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    path::Path,
-};
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use larder_agent::status::{AgentOverview, Delivery, Phase, PodOverview, PodStatus};
 
@@ -92,9 +88,9 @@ pub(super) fn of(
 /// A line for each pod that came, went, or is in another phase than before, for people; as many as a log takes.
 pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style) -> String {
     let mut text = String::new();
-    let known: BTreeMap<_, _> = before.iter().map(|pod| (&pod.uid, pod)).collect();
+    let mut known: BTreeMap<_, _> = before.iter().map(|pod| (&pod.uid, pod)).collect();
     for pod in now {
-        let was = known.get(&pod.uid);
+        let was = known.remove(&pod.uid);
         let (delivery, is_new) = (&pod.delivery, was.is_none());
         let is_same = was.is_some_and(|was| {
             was.delivery.phase == delivery.phase && was.delivery.reason == delivery.reason
@@ -113,8 +109,7 @@ pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style)
         let name = style.paint(Paint::Bold, &pod.key);
         let _ = writeln!(text, "{sign} {name}  {state}");
     }
-    let served: BTreeSet<_> = now.iter().map(|pod| &pod.uid).collect();
-    let gone = before.iter().filter(|pod| !served.contains(&pod.uid));
+    let gone = before.iter().filter(|pod| known.contains_key(&pod.uid));
     for pod in gone.filter(|pod| admits("pod gone", &pod.key)) {
         let name = style.paint(Paint::Bold, &pod.key);
         let _ = writeln!(text, "- {name}  gone, its volumes removed");

@@ -50,10 +50,9 @@ impl ServiceManager {
     /// The service manager that the environment names: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`.
     pub(super) fn from_env() -> Self {
         let socket = env::var_os("NOTIFY_SOCKET").and_then(|address| {
-            let connected = connect(&address);
-            if let Err(error) = &connected {
+            let connected = connect(&address).inspect_err(|error| {
                 debug!(%error, "failed to reach the service manager, continuing without it");
-            }
+            });
             connected.ok()
         });
         let variable = |name| env::var(name).ok();
@@ -123,10 +122,8 @@ impl ServiceManager {
             return true;
         };
         let sent = socket.send(message.as_bytes());
-        if let Err(error) = &sent {
-            debug!(%error, "failed to notify the service manager");
-        }
-        sent.is_ok()
+        let failed = |error: &_| debug!(%error, "failed to notify the service manager");
+        sent.inspect_err(failed).is_ok()
     }
 }
 

@@ -56,7 +56,14 @@ pub(super) fn overview(status: &AgentStatus, is_wide: bool, now: Timestamp) -> S
     });
     text += &section(hooks);
     if is_wide {
-        text += &watch_scopes(status);
+        text += &section(status.watch_scopes.iter().map(|choice| {
+            [
+                ("NAMESPACE", choice.namespace.clone()),
+                ("KIND", choice.kind.clone()),
+                ("WATCH SCOPE", choice.scope.clone()),
+                ("REASON", choice.reason.clone()),
+            ]
+        }));
     }
     // A watch may break, or be denied, under a pod that runs.
     text + &objects(status, |object| is_wide || !object.error.is_empty())
@@ -171,16 +178,7 @@ fn hook_row(hook: &HookStatus, now: Timestamp) -> Row<8> {
 
 /// `node n1: 3 pods, 2 delivered, 1 failing; 4 volumes, 1 not delivered; 1 of 2 hooks failing`
 fn head(status: &AgentStatus) -> String {
-    let phases = [
-        Phase::Delivered,
-        Phase::Waiting,
-        Phase::Failing,
-        Phase::Held,
-        Phase::Removing,
-        Phase::Ended,
-        Phase::Excluded,
-    ];
-    let by_phase = phases.into_iter().filter_map(|phase| {
+    let by_phase = Phase::ALL.into_iter().filter_map(|phase| {
         let pods = status.pods.iter();
         match pods.filter(|pod| pod.delivery.phase == phase).count() {
             0 => None,
@@ -246,51 +244,36 @@ fn pods(status: &AgentStatus, is_wide: bool, now: Timestamp) -> String {
 
 /// The volumes and environments of a pod.
 fn parts(pod: &PodStatus, is_wide: bool, now: Timestamp) -> impl Iterator<Item = Row<7>> {
-    let volumes = pod.volumes.iter().map(move |one| {
+    let part = move |name: &str, type_: &str, delivery: &Delivery, stale, content: [String; 2]| {
+        let is_shown = is_wide || !is_done(delivery) || Option::is_some(&stale);
+        let [files, last_swap] = content;
+        is_shown.then(|| {
+            [
+                ("PART", format!("{}/{}/{name}", pod.namespace, pod.name)),
+                ("TYPE", type_.to_owned()),
+                ("PHASE", delivery.phase.as_str().to_owned()),
+                ("AGE", age(delivery.since, now)),
+                ("FILES", files),
+                ("LAST SWAP", last_swap),
+                ("REASON", reason(delivery, stale)),
+            ]
+        })
+    };
+    let volumes = pod.volumes.iter().filter_map(move |one| {
         let content = [one.files.to_string(), last(one.last_swap, now)];
-        (
+        part(
             &one.name,
-            one.type_.as_str(),
+            &one.type_,
             &one.delivery,
             one.stale_as_of,
             content,
         )
     });
-    let containers = pod.containers.iter().map(|one| {
-        let content = Default::default();
-        (
-            &one.name,
-            "environment",
-            &one.delivery,
-            one.stale_as_of,
-            content,
-        )
+    let containers = pod.containers.iter().filter_map(move |one| {
+        let (delivery, content) = (&one.delivery, Default::default());
+        part(&one.name, "environment", delivery, one.stale_as_of, content)
     });
-    let shown = volumes
-        .chain(containers)
-        .filter(move |(_, _, delivery, stale, _)| is_wide || !is_done(delivery) || stale.is_some());
-    shown.map(move |(name, type_, delivery, stale, [files, last_swap])| {
-        [
-            ("PART", format!("{}/{}/{name}", pod.namespace, pod.name)),
-            ("TYPE", type_.to_owned()),
-            ("PHASE", delivery.phase.as_str().to_owned()),
-            ("AGE", age(delivery.since, now)),
-            ("FILES", files),
-            ("LAST SWAP", last_swap),
-            ("REASON", reason(delivery, stale)),
-        ]
-    })
-}
-
-fn watch_scopes(status: &AgentStatus) -> String {
-    section(status.watch_scopes.iter().map(|choice| {
-        [
-            ("NAMESPACE", choice.namespace.clone()),
-            ("KIND", choice.kind.clone()),
-            ("WATCH SCOPE", choice.scope.clone()),
-            ("REASON", choice.reason.clone()),
-        ]
-    }))
+    volumes.chain(containers)
 }
 
 fn objects(status: &AgentStatus, is_shown: impl Fn(&ObjectStatus) -> bool) -> String {
