@@ -139,9 +139,8 @@ async fn nodes<'p>(
 ) -> Result<Vec<Document>, Failure> {
     let names = pods.filter(|pod| reads_node(pod)).filter_map(node_name);
     let keys: BTreeSet<_> = names.map(|name| ObjectKey::new("", name)).collect();
-    let given = given
-        .iter()
-        .filter(|one| matches!(one.manifest, Manifest::Node(_)));
+    let is_node = |one: &&Document| matches!(one.manifest, Manifest::Node(_));
+    let given = given.iter().filter(is_node);
     let given: BTreeSet<_> = given.map(|document| document.object.key()).collect();
     let wanted = keys.difference(&given);
     let wanted = wanted.map(|key| Wanted::at("Node", Resource::core("nodes"), key, Purpose::Node));

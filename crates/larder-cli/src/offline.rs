@@ -150,16 +150,12 @@ impl Offline {
     pub(crate) fn why_missing(&self, kind: Kind, namespace: &str, name: &str) -> String {
         let keys = self.objects().filter(|(of, _)| *of == kind);
         let keys = keys.map(|(_, key)| (&*key.namespace, &*key.name));
+        let keys = keys.collect();
         let elsewhere = |namespaces: &[&str]| {
             let namespaces = namespaces.join(", ");
             format!("exists only in namespace {namespaces}; pods can't cross namespaces")
         };
-        self.hint(
-            kind.object_type().kind,
-            (namespace, name),
-            keys.collect(),
-            elsewhere,
-        )
+        self.hint(kind.object_type().kind, (namespace, name), keys, elsewhere)
     }
 
     /// Where an object is that is missing under its namespace and name: in a document that was rejected, `elsewhere`, or
