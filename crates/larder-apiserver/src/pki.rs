@@ -3,7 +3,7 @@
 //! Invariant: a client is identified by a certificate that this server issued, compared as a whole. Every other client
 //! gets 401.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, io, net::IpAddr, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use parking_lot::Mutex;
@@ -33,33 +33,31 @@ impl User {
     }
 }
 
-/// A certificate could not be made, or TLS not be set up with it.
+/// A server could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TlsError {
+pub enum SetupError {
     /// Making a key or a certificate, or signing with a key. Holds the error of the cryptographic library.
     #[error("cannot make a certificate")]
     Certificate(#[from] rcgen::Error),
     /// Using the certificates for TLS. Holds the error of the TLS library.
     #[error("cannot set up TLS")]
-    Setup(#[from] rustls::Error),
+    Tls(#[from] rustls::Error),
+    /// The listener has no address.
+    #[error("cannot read the listener's address")]
+    Address(#[source] io::Error),
 }
 
 /// A certificate authority.
+#[derive(Debug)]
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     /// The users by their certificates. The lock is held for a lookup.
     clients: Mutex<HashMap<CertificateDer<'static>, User>>,
 }
 
-impl std::fmt::Debug for Authority {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authority").finish_non_exhaustive()
-    }
-}
-
 impl Authority {
-    pub(crate) fn generate() -> Result<Self, TlsError> {
+    pub(crate) fn generate() -> Result<Self, SetupError> {
         let mut params = CertificateParams::new([])?;
         params.distinguished_name = subject("larder-ca", &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -87,7 +85,7 @@ impl Authority {
         names: Vec<String>,
         subject: DistinguishedName,
         usage: ExtendedKeyUsagePurpose,
-    ) -> Result<(Certificate, KeyPair), TlsError> {
+    ) -> Result<(Certificate, KeyPair), SetupError> {
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = subject;
         params.extended_key_usages = vec![usage];
@@ -106,7 +104,7 @@ impl Authority {
     }
 
     /// TLS for a server that is reached as `address`, and by the names that a cluster's API server has.
-    pub(crate) fn server_config(&self, address: IpAddr) -> Result<ServerConfig, TlsError> {
+    pub(crate) fn server_config(&self, address: IpAddr) -> Result<ServerConfig, SetupError> {
         let mut names = vec![
             "localhost".to_owned(),
             "127.0.0.1".to_owned(),
@@ -142,7 +140,7 @@ impl Authority {
     }
 
     /// A kubeconfig for `server` (an URL) with a certificate for `user`.
-    pub(crate) fn kubeconfig(&self, server: &str, user: User) -> Result<String, TlsError> {
+    pub(crate) fn kubeconfig(&self, server: &str, user: User) -> Result<String, SetupError> {
         let subject = subject(&user.name, &user.groups);
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
         let (certificate, key) = self.issue(Vec::new(), subject, usage)?;

@@ -1,6 +1,6 @@
 //! The server over TCP: HTTP/1.1 and HTTP/2, with TLS or without.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use larder_connections::{Acceptor, ConnectionSlot, ConnectionSlots};
 use tokio::{
@@ -12,7 +12,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{ApiServer, ApiService, TlsError, User};
+use crate::{ApiServer, ApiService, SetupError, User};
 
 /// The protocol of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,25 +21,6 @@ pub enum Protocol {
     Tls,
     /// HTTP in the clear, and every client is the administrator: for tests.
     Plain,
-}
-
-/// Serving failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The listener has no address.
-    #[error("cannot read the listener's address")]
-    Address {
-        /// Why.
-        source: io::Error,
-    },
-    /// TLS could not be set up.
-    #[error("cannot serve TLS")]
-    Tls {
-        /// Why.
-        #[from]
-        source: TlsError,
-    },
 }
 
 /// How long a client may take for the TLS handshake.
@@ -67,10 +48,8 @@ impl ApiServer {
         listener: TcpListener,
         transport: Protocol,
         shutdown: CancellationToken,
-    ) -> Result<(), ServeError> {
-        let address = listener
-            .local_addr()
-            .map_err(|source| ServeError::Address { source })?;
+    ) -> Result<(), SetupError> {
+        let address = listener.local_addr().map_err(SetupError::Address)?;
         let tls = match transport {
             Protocol::Plain => None,
             Protocol::Tls => {
@@ -99,7 +78,7 @@ impl ApiServer {
     /// # Errors
     ///
     /// The certificate cannot be made.
-    pub fn kubeconfig(&self, address: SocketAddr, user: User) -> Result<String, TlsError> {
+    pub fn kubeconfig(&self, address: SocketAddr, user: User) -> Result<String, SetupError> {
         self.inner
             .authority
             .kubeconfig(&format!("https://{address}"), user)

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
-    AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults, TlsError, User,
+    AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults, SetupError, User,
     clock::Clock,
     pki::Authority,
     store::{Limits, Store},
@@ -113,7 +113,7 @@ impl ApiServer {
     /// # Errors
     ///
     /// The machine gives no random numbers for keys.
-    pub fn try_new(options: Options) -> Result<Self, TlsError> {
+    pub fn try_new(options: Options) -> Result<Self, SetupError> {
         Self::with_authority(options, Arc::new(Authority::generate()?))
     }
 
@@ -123,11 +123,11 @@ impl ApiServer {
     /// # Errors
     ///
     /// The machine gives no random numbers for keys.
-    pub fn emptied(&self) -> Result<Self, TlsError> {
+    pub fn emptied(&self) -> Result<Self, SetupError> {
         Self::with_authority(self.inner.options.clone(), self.inner.authority.clone())
     }
 
-    fn with_authority(options: Options, authority: Arc<Authority>) -> Result<Self, TlsError> {
+    fn with_authority(options: Options, authority: Arc<Authority>) -> Result<Self, SetupError> {
         let clock = Clock::start();
         let version = options
             .first_version

@@ -3,7 +3,11 @@
 //! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on
 //! them.
 
-use std::{borrow::Cow, collections::HashSet, fmt};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashSet},
+    fmt,
+};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -22,7 +26,7 @@ pub struct ApiError(Box<StatusJson>);
 struct StatusJson {
     kind: &'static str,
     api_version: &'static str,
-    metadata: StatusMeta,
+    metadata: BTreeMap<&'static str, String>,
     status: &'static str,
     message: String,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -30,12 +34,6 @@ struct StatusJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Details>,
     code: u16,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct StatusMeta {
-    #[serde(rename = "continue", skip_serializing_if = "String::is_empty")]
-    continue_token: String,
 }
 
 /// The subject of the rejection.
@@ -107,7 +105,7 @@ impl ApiError {
         Self(Box::new(StatusJson {
             kind: "Status",
             api_version: "v1",
-            metadata: StatusMeta::default(),
+            metadata: BTreeMap::new(),
             status: "Failure",
             message: message.into(),
             reason,
@@ -349,7 +347,7 @@ impl ApiError {
 
     /// Adds the token with which a client may continue a list whose snapshot is gone.
     pub(crate) fn with_continue(mut self, token: String) -> Self {
-        self.0.metadata.continue_token = token;
+        self.0.metadata.insert("continue", token);
         self
     }
 

@@ -12,24 +12,19 @@ use larder_objects::{ObjectKey, uuid};
 use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 use serde_json::{Value, json};
 
-use crate::{TlsError, object::Object};
+use crate::{SetupError, object::Object};
 
 /// The issuer of the tokens, and their audience when the request names none.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// Signs tokens with a key of its own.
+#[derive(Debug)]
 pub(crate) struct TokenIssuer {
     key: KeyPair,
 }
 
-impl std::fmt::Debug for TokenIssuer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TokenIssuer").finish_non_exhaustive()
-    }
-}
-
 impl TokenIssuer {
-    pub(crate) fn generate() -> Result<Self, TlsError> {
+    pub(crate) fn generate() -> Result<Self, SetupError> {
         Ok(Self {
             key: KeyPair::generate_for(&PKCS_ED25519)?,
         })
@@ -44,7 +39,7 @@ impl TokenIssuer {
         audiences: &[String],
         lifetime: SignedDuration,
         now: Timestamp,
-    ) -> Result<String, TlsError> {
+    ) -> Result<String, SetupError> {
         let ObjectKey { namespace, name } = &account.key;
         let mut private = json!({
             "namespace": namespace,

@@ -10,8 +10,11 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::PatchError;
-use crate::json::{MAX_DEPTH, depth, json_type, size};
+use super::malformed;
+use crate::{
+    json::{MAX_DEPTH, depth, json_type, size},
+    status::ApiError,
+};
 
 #[derive(Deserialize)]
 struct Operation {
@@ -48,20 +51,20 @@ const MAX_COPIED_BYTES: usize = 3 << 20;
 const MAX_STEPS: usize = 1 << 26;
 
 /// What the operations of `patch` make of `target`.
-pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
+pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, ApiError> {
     let Some(operations) = patch.as_array() else {
         let found = json_type(patch);
-        return Err(PatchError::Malformed(format!(
+        return Err(malformed(&format!(
             "json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
         )));
     };
     if operations.len() > MAX_OPERATIONS {
-        return Err(PatchError::TooLarge(format!(
+        return Err(ApiError::too_large(format_args!(
             "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
             operations.len()
         )));
     }
-    let operations = Vec::<Operation>::deserialize(patch).map_err(|_| PatchError::Unfit)?;
+    let operations = Vec::<Operation>::deserialize(patch).map_err(|_| ApiError::unfit_patch())?;
     let mut document = Document {
         depth: depth(&target),
         root: target,
@@ -75,7 +78,7 @@ pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
         value,
     } in operations
     {
-        let from = from.as_deref().ok_or(PatchError::Unfit);
+        let from = from.as_deref().ok_or_else(ApiError::unfit_patch);
         match op {
             Op::Add => {
                 let depth = depth(&value);
@@ -86,7 +89,7 @@ pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
             Op::Move => document.move_value(from?, &path)?,
             Op::Copy => document.copy(from?, &path)?,
             Op::Test if *get(&document.root, &path)? == value => {}
-            Op::Test => return Err(PatchError::Unfit),
+            Op::Test => return Err(ApiError::unfit_patch()),
         }
     }
     Ok(document.root)
@@ -105,7 +108,7 @@ struct Document {
 
 impl Document {
     /// Puts `value`, whose depth is at most `depth`, at `path`.
-    fn add(&mut self, path: &str, value: Value, depth: usize) -> Result<(), PatchError> {
+    fn add(&mut self, path: &str, value: Value, depth: usize) -> Result<(), ApiError> {
         self.nest(path, depth)?;
         let (parent, last) = parent(&mut self.root, path)?;
         match parent {
@@ -115,31 +118,31 @@ impl Document {
             Value::Array(items) => {
                 let index = match last.as_str() {
                     "-" => items.len(),
-                    last => index(last, items.len() + 1).ok_or(PatchError::Unfit)?,
+                    last => index(last, items.len() + 1).ok_or_else(ApiError::unfit_patch)?,
                 };
                 step(&mut self.steps, items.len() - index)?;
                 items.insert(index, value);
             }
-            _ => return Err(PatchError::Unfit),
+            _ => return Err(ApiError::unfit_patch()),
         }
         Ok(())
     }
 
-    fn remove(&mut self, path: &str) -> Result<Value, PatchError> {
+    fn remove(&mut self, path: &str) -> Result<Value, ApiError> {
         let (parent, last) = parent(&mut self.root, path)?;
         let removed = match parent {
             Value::Object(fields) => fields.remove(&last),
             Value::Array(items) => {
-                let index = index(&last, items.len()).ok_or(PatchError::Unfit)?;
+                let index = index(&last, items.len()).ok_or_else(ApiError::unfit_patch)?;
                 step(&mut self.steps, items.len() - index)?;
                 Some(items.remove(index))
             }
             _ => None,
         };
-        removed.ok_or(PatchError::Unfit)
+        removed.ok_or_else(ApiError::unfit_patch)
     }
 
-    fn replace(&mut self, path: &str, value: Value) -> Result<(), PatchError> {
+    fn replace(&mut self, path: &str, value: Value) -> Result<(), ApiError> {
         self.nest(path, depth(&value))?;
         if path.is_empty() {
             self.root = value;
@@ -148,13 +151,13 @@ impl Document {
         let (parent, last) = parent(&mut self.root, path)?;
         let held = match parent {
             Value::Object(fields) => fields.entry(last).or_insert(Value::Null),
-            parent => child(parent, &last).ok_or(PatchError::Unfit)?,
+            parent => child(parent, &last).ok_or_else(ApiError::unfit_patch)?,
         };
         *held = value;
         Ok(())
     }
 
-    fn move_value(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
+    fn move_value(&mut self, from: &str, path: &str) -> Result<(), ApiError> {
         let value = self.remove(from)?;
         let mut depth_bound = self.depth.saturating_sub(tokens(from));
         if tokens(path) + depth_bound > MAX_DEPTH {
@@ -164,11 +167,11 @@ impl Document {
         self.add(path, value, depth_bound)
     }
 
-    fn copy(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
+    fn copy(&mut self, from: &str, path: &str) -> Result<(), ApiError> {
         let value = get(&self.root, from)?;
         self.copied_bytes += size(value);
         if self.copied_bytes > MAX_COPIED_BYTES {
-            return Err(PatchError::Unfit);
+            return Err(ApiError::unfit_patch());
         }
         let value = value.clone();
         let depth = depth(&value);
@@ -176,10 +179,10 @@ impl Document {
     }
 
     /// Notes that a value of this depth comes to `path`.
-    fn nest(&mut self, path: &str, depth: usize) -> Result<(), PatchError> {
+    fn nest(&mut self, path: &str, depth: usize) -> Result<(), ApiError> {
         let depth = tokens(path) + depth;
         if depth > MAX_DEPTH {
-            return Err(PatchError::Malformed("exceeded max depth".to_owned()));
+            return Err(malformed("exceeded max depth"));
         }
         self.depth = self.depth.max(depth);
         Ok(())
@@ -187,12 +190,11 @@ impl Document {
 }
 
 /// Counts `more` steps.
-fn step(steps: &mut usize, more: usize) -> Result<(), PatchError> {
+fn step(steps: &mut usize, more: usize) -> Result<(), ApiError> {
     *steps = steps.saturating_add(more);
     if *steps > MAX_STEPS {
-        return Err(PatchError::TooLarge(
-            "the operations of the JSON patch move too many values".to_owned(),
-        ));
+        let why = "the operations of the JSON patch move too many values";
+        return Err(ApiError::too_large(why));
     }
     Ok(())
 }
@@ -203,19 +205,19 @@ fn tokens(path: &str) -> usize {
 }
 
 /// What holds the value at `path`, and its last token.
-fn parent<'v>(target: &'v mut Value, path: &str) -> Result<(&'v mut Value, String), PatchError> {
-    let (parent, last) = path.rsplit_once('/').ok_or(PatchError::Unfit)?;
+fn parent<'v>(target: &'v mut Value, path: &str) -> Result<(&'v mut Value, String), ApiError> {
+    let (parent, last) = path.rsplit_once('/').ok_or_else(ApiError::unfit_patch)?;
     let mut tokens = parent.split('/').skip(1).map(unescaped);
     let parent = tokens.try_fold(target, |value, token| child(value, &token));
-    Ok((parent.ok_or(PatchError::Unfit)?, unescaped(last)))
+    Ok((parent.ok_or_else(ApiError::unfit_patch)?, unescaped(last)))
 }
 
 /// The value at `path`: null where its parent is an object without it.
-fn get<'v>(root: &'v Value, path: &str) -> Result<&'v Value, PatchError> {
+fn get<'v>(root: &'v Value, path: &str) -> Result<&'v Value, ApiError> {
     let mut value = root;
     let mut tokens = path.split('/').skip(1).map(unescaped).peekable();
     if tokens.peek().is_none() && !path.is_empty() {
-        return Err(PatchError::Unfit);
+        return Err(ApiError::unfit_patch());
     }
     while let Some(token) = tokens.next() {
         let found = match value {
@@ -226,7 +228,7 @@ fn get<'v>(root: &'v Value, path: &str) -> Result<&'v Value, PatchError> {
         let is_absent_member = value.is_object() && tokens.peek().is_none();
         value = found
             .or(is_absent_member.then_some(&Value::Null))
-            .ok_or(PatchError::Unfit)?;
+            .ok_or_else(ApiError::unfit_patch)?;
     }
     Ok(value)
 }
@@ -302,11 +304,11 @@ mod tests {
         assert!(apply(json!({"a": text}), &repeated(1, copy)).is_ok());
         assert_eq!(
             apply(json!({"a": text}), &repeated(2, copy)),
-            Err(PatchError::Unfit)
+            Err(ApiError::unfit_patch())
         );
         assert_eq!(
             apply(json!({"a": text + "x"}), &repeated(1, copy)),
-            Err(PatchError::Unfit)
+            Err(ApiError::unfit_patch())
         );
     }
 
@@ -316,15 +318,15 @@ mod tests {
         assert!(apply(json!({}), &repeated(MAX_OPERATIONS, add)).is_ok());
         assert_eq!(
             apply(json!({}), &repeated(MAX_OPERATIONS + 1, add)),
-            Err(PatchError::TooLarge(
-                "The allowed maximum operations in a JSON patch is 10000, got 10001".to_owned()
+            Err(ApiError::too_large(
+                "The allowed maximum operations in a JSON patch is 10000, got 10001"
             ))
         );
     }
 
     #[test]
     fn no_operation_nests_deeper_than_a_body_may_be() {
-        let too_deep = || Err(PatchError::Malformed("exceeded max depth".to_owned()));
+        let too_deep = || Err(malformed("exceeded max depth"));
         let nested = |depth| (0..depth).fold(json!(1), |value, _| json!([value]));
         for op in ["add", "replace"] {
             let patch = json!([{"op": op, "path": "/a", "value": nested(MAX_DEPTH - 1)}]);
@@ -354,10 +356,8 @@ mod tests {
     fn steps_in_long_lists_are_bounded() {
         let object = json!({"a": vec![0; 100_000]});
         let front = |_| json!({"op": "add", "path": "/a/0", "value": 0});
-        assert!(matches!(
-            apply(object, &repeated(MAX_OPERATIONS, front)),
-            Err(PatchError::TooLarge(_))
-        ));
+        let rejected = apply(object, &repeated(MAX_OPERATIONS, front)).unwrap_err();
+        assert_eq!(rejected.reason(), "RequestEntityTooLarge");
     }
 
     #[test]

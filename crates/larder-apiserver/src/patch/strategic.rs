@@ -23,7 +23,8 @@ use std::collections::{HashMap, HashSet, hash_map::Entry};
 use serde_json::{Map, Value};
 
 use self::ListMerge::{Keyed, Set};
-use super::PatchError;
+use super::malformed;
+use crate::status::ApiError;
 
 /// How a list is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ type Fields = Map<String, Value>;
 /// What `patch` makes of `target`.
 ///
 /// Directives stay in parts of the patch that are copied as a whole, as they do upstream; see [`without_directives`].
-pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
+pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, ApiError> {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
         return Err(malformed("it is not an object"));
     };
@@ -116,7 +117,7 @@ pub(super) fn without_directives(value: Value) -> Value {
 }
 
 /// Merges `patch` into `target`, the value of the field `parent`.
-fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fields, PatchError> {
+fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fields, ApiError> {
     match patch.get(PATCH).map(Value::as_str) {
         None => {}
         Some(Some("replace")) => {
@@ -157,7 +158,7 @@ fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fiel
 }
 
 /// Drops what `$retainKeys` does not name.
-fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), PatchError> {
+fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), ApiError> {
     let retained = items(retained, RETAIN_KEYS)?.iter();
     let retained: HashSet<&str> = retained.filter_map(Value::as_str).collect();
     let mut set = patch.iter().filter(|(field, value)| {
@@ -178,7 +179,7 @@ fn merge_and_order(
     target: &mut Fields,
     patch: &Fields,
     order: &Value,
-) -> Result<(), PatchError> {
+) -> Result<(), ApiError> {
     let (order, list) = (items(order, SET_ORDER)?, list(parent, field));
     let change = match patch.get(field) {
         Some(change) => Some(items(change, field)?),
@@ -214,7 +215,7 @@ fn merge_and_order(
 }
 
 /// The items of a patch must come in the order that it asks for.
-fn check_order(change: &[Value], order: &[Value], list: ListMerge) -> Result<(), PatchError> {
+fn check_order(change: &[Value], order: &[Value], list: ListMerge) -> Result<(), ApiError> {
     let mut ids = order.iter().map(|item| id(item, list));
     for item in change.iter().filter(|item| item[PATCH] != "delete") {
         let id = id(item, list)?;
@@ -233,7 +234,7 @@ fn merge_field(
     field: &str,
     held: Option<Value>,
     change: &Value,
-) -> Result<Option<Value>, PatchError> {
+) -> Result<Option<Value>, ApiError> {
     match (held, change) {
         (Some(Value::Object(held)), Value::Object(change)) => {
             merge_object(field, held, change).map(|merged| Some(Value::Object(merged)))
@@ -274,7 +275,7 @@ struct MergedItems {
 }
 
 impl MergedItems {
-    fn in_order(self, list: ListMerge) -> Result<Vec<Value>, PatchError> {
+    fn in_order(self, list: ListMerge) -> Result<Vec<Value>, ApiError> {
         in_order(self.items, &self.plain, &self.before, list)
     }
 }
@@ -284,7 +285,7 @@ fn merge_items(
     list: ListMerge,
     held: Vec<Value>,
     patch: &[Value],
-) -> Result<MergedItems, PatchError> {
+) -> Result<MergedItems, ApiError> {
     let ListMerge::Keyed(key) = list else {
         let mut known = HashSet::new();
         let both = held.iter().chain(patch);
@@ -331,7 +332,7 @@ fn obey_directives(
     mut held: Vec<Value>,
     patch: &[Value],
     list: ListMerge,
-) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+) -> Result<(Vec<Value>, Vec<Value>), ApiError> {
     let (mut plain, mut deleted, mut replaces) = (Vec::new(), HashSet::new(), false);
     for item in patch {
         match item.get(PATCH).map(Value::as_str) {
@@ -362,8 +363,8 @@ fn in_order(
     order: &[Value],
     before: &[Value],
     list: ListMerge,
-) -> Result<Vec<Value>, PatchError> {
-    let ranks = |items: &[Value]| -> Result<HashMap<String, usize>, PatchError> {
+) -> Result<Vec<Value>, ApiError> {
+    let ranks = |items: &[Value]| -> Result<HashMap<String, usize>, ApiError> {
         let mut ranks = HashMap::new();
         for (rank, item) in items.iter().enumerate() {
             ranks.entry(id(item, list)?).or_insert(rank);
@@ -399,7 +400,7 @@ fn in_order(
 }
 
 /// The identity of an item in its list.
-fn id(item: &Value, list: ListMerge) -> Result<String, PatchError> {
+fn id(item: &Value, list: ListMerge) -> Result<String, ApiError> {
     match list {
         ListMerge::Keyed(key) => item
             .get(key)
@@ -414,13 +415,9 @@ fn identity(value: &Value) -> String {
     value.to_string()
 }
 
-fn items<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], PatchError> {
+fn items<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], ApiError> {
     let items = value.as_array().map(Vec::as_slice);
     items.ok_or_else(|| malformed(&format!("{field} is not a list")))
-}
-
-fn malformed(why: &str) -> PatchError {
-    PatchError::Malformed(why.to_owned())
 }
 
 #[cfg(test)]

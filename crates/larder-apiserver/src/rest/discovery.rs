@@ -103,7 +103,7 @@ fn api_group(group: &str, versions: &[&str]) -> Value {
 
 fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    for (_, kind) in REVIEWS.iter().filter(|(of, _)| *of == group) {
+    for (_, kind, _) in REVIEWS.iter().filter(|(of, ..)| *of == group) {
         let (name, singular) = (plural(kind), kind.to_lowercase());
         resources.push(api_resource(
             &name,

@@ -3,11 +3,12 @@
 //! Rejected combinations and their messages: kube-apiserver 1.36,
 //! `apimachinery/pkg/apis/meta/internalversion/validation`.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use larder_objects::ObjectKey;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::{
     query::Query,
@@ -93,33 +94,24 @@ pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, String> {
     query.get("resourceVersion").map(parse).transpose()
 }
 
-/// The start of a page of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The start of a page of a list. Its token is its JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Continue {
     /// The version of the first page; `None` for the present one, when the first page's is gone.
+    #[serde(rename = "rv")]
     pub(crate) version: Option<u64>,
-    /// The last object of the page before.
-    pub(crate) after: ObjectKey,
-}
-
-/// The token's content. As in etcd-backed servers, version -1 stands for the present.
-#[derive(Serialize, Deserialize)]
-struct ContinueToken<'a> {
-    rv: i64,
-    namespace: Cow<'a, str>,
-    name: Cow<'a, str>,
+    /// Namespace and name of the last object of the page before.
+    pub(crate) namespace: SmolStr,
+    pub(crate) name: SmolStr,
 }
 
 impl Continue {
+    pub(crate) fn after(&self) -> ObjectKey {
+        ObjectKey::new(self.namespace.clone(), self.name.clone())
+    }
+
     pub(crate) fn encode(&self) -> String {
-        let token = ContinueToken {
-            rv: self
-                .version
-                .map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX)),
-            namespace: Cow::Borrowed(&self.after.namespace),
-            name: Cow::Borrowed(&self.after.name),
-        };
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).expect("strings and a number"))
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).expect("strings and a number"))
     }
 
     fn decode(text: &str) -> Result<Self, ApiError> {
@@ -129,11 +121,7 @@ impl Continue {
             )
         };
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| reject())?;
-        let token: ContinueToken<'_> = serde_json::from_slice(&bytes).map_err(|_| reject())?;
-        Ok(Self {
-            version: u64::try_from(token.rv).ok(),
-            after: ObjectKey::new(token.namespace, token.name),
-        })
+        serde_json::from_slice(&bytes).map_err(|_| reject())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Get and list.
 
+use larder_objects::ObjectKey;
 use serde_json::json;
 
 use super::params::{At, Continue, ListParams};
@@ -18,16 +19,16 @@ pub(super) fn page(store: &Store, kind: ApiKind, params: &ListParams) -> Result<
     let (asked, at, after) = match &params.at {
         At::NotOlderThan(version) => (Some(*version), None, None),
         At::Exactly(version) => (Some(*version), Some(*version), None),
-        At::Continue(token) => (token.version, token.version, Some(&token.after)),
+        At::Continue(token) => (token.version, token.version, Some(token.after())),
     };
     store.version_from(asked.unwrap_or(0))?;
     store
-        .list(kind, &params.filter, at, after, params.limit)
+        .list(kind, &params.filter, at, after.as_ref(), params.limit)
         .map_err(|Compacted { .. }| match &params.at {
             At::Continue(token) => {
                 let inconsistent = Continue {
                     version: None,
-                    after: token.after.clone(),
+                    ..token.clone()
                 };
                 ApiError::expired(
                     "The provided continue parameter is too old to display a consistent list result. Start a new list \
@@ -43,9 +44,14 @@ pub(super) fn page(store: &Store, kind: ApiKind, params: &ListParams) -> Result<
 /// Version, and how to continue.
 pub(super) fn list_metadata(page: &Page, params: &ListParams) -> serde_json::Value {
     let mut metadata = json!({"resourceVersion": page.version.to_string()});
-    if let Some(after) = page.last.clone() {
+    if let Some(ObjectKey { namespace, name }) = page.last.clone() {
         let version = Some(page.version);
-        metadata["continue"] = Continue { version, after }.encode().into();
+        let token = Continue {
+            version,
+            namespace,
+            name,
+        };
+        metadata["continue"] = token.encode().into();
         // As upstream: a selector makes the number unknown.
         if params.filter.takes_all() {
             metadata["remainingItemCount"] = page.remaining.into();

@@ -23,11 +23,23 @@ pub(super) const AUTHORIZATION: &str = "authorization.k8s.io";
 /// The group of the review about oneself.
 pub(super) const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// The reviews: group, as in a path, and kind.
-pub(super) const REVIEWS: [(&str, &str); 3] = [
-    (AUTHENTICATION, "SelfSubjectReview"),
-    (AUTHORIZATION, "SelfSubjectAccessReview"),
-    (AUTHORIZATION, "SelfSubjectRulesReview"),
+/// The reviews: group, as in a path, kind, and what finds a field of the wrong type.
+pub(super) const REVIEWS: [(&str, &str, Check); 3] = [
+    (
+        AUTHENTICATION,
+        "SelfSubjectReview",
+        check::<SelfSubjectReview>,
+    ),
+    (
+        AUTHORIZATION,
+        "SelfSubjectAccessReview",
+        check::<SelfSubjectAccessReview>,
+    ),
+    (
+        AUTHORIZATION,
+        "SelfSubjectRulesReview",
+        check::<SelfSubjectRulesReview>,
+    ),
 ];
 
 /// The name of a kind of reviews in paths.
@@ -38,13 +50,13 @@ pub(super) fn plural(kind: &str) -> String {
 /// Whether a path leads to a review.
 pub(super) fn is_review(group: &str, name: &str) -> bool {
     let mut reviews = REVIEWS.iter();
-    reviews.any(|(of, kind)| *of == group && plural(kind) == name)
+    reviews.any(|(of, kind, _)| *of == group && plural(kind) == name)
 }
 
-/// Rejects a review with a field of the wrong type.
-fn check<T: DeserializeOwned>(kind: &str, review: &Value) -> Result<(), ApiError> {
-    let checked = decode::<T>(review).map(drop);
-    checked.map_err(|why| ApiError::bad_request(format!("the body is not a {kind}: {why}")))
+type Check = fn(&Value) -> Result<(), String>;
+
+fn check<T: DeserializeOwned>(review: &Value) -> Result<(), String> {
+    decode::<T>(review).map(drop)
 }
 
 impl ApiServer {
@@ -59,15 +71,12 @@ impl ApiServer {
         name: &str,
         mut review: Value,
     ) -> Result<Value, ApiError> {
-        let found = REVIEWS.iter().find(|(_, kind)| plural(kind) == name);
-        let (group, kind) = found.ok_or_else(ApiError::no_such_path)?;
+        let found = REVIEWS.iter().find(|(_, kind, _)| plural(kind) == name);
+        let (group, kind, check) = found.ok_or_else(ApiError::no_such_path)?;
         review["kind"] = (*kind).into();
         review["apiVersion"] = format!("{group}/v1").into();
-        match *kind {
-            "SelfSubjectReview" => check::<SelfSubjectReview>(kind, &review)?,
-            "SelfSubjectAccessReview" => check::<SelfSubjectAccessReview>(kind, &review)?,
-            _ => check::<SelfSubjectRulesReview>(kind, &review)?,
-        }
+        check(&review)
+            .map_err(|why| ApiError::bad_request(format!("the body is not a {kind}: {why}")))?;
         set_default(&mut review["metadata"], json!({}));
         review["status"] = match *kind {
             "SelfSubjectReview" => {
@@ -147,8 +156,8 @@ impl ApiServer {
             ]}),
         ];
         let reviews_of = |wanted: &str| -> Vec<_> {
-            let reviews = REVIEWS.iter().filter(|(group, _)| *group == wanted);
-            reviews.map(|(_, kind)| plural(kind)).collect()
+            let reviews = REVIEWS.iter().filter(|(group, ..)| *group == wanted);
+            reviews.map(|(_, kind, _)| plural(kind)).collect()
         };
         let mut resources: Vec<_> = [AUTHORIZATION, AUTHENTICATION]
             .map(|group| json!({"verbs": ["create"], "apiGroups": [group], "resources": reviews_of(group)}))

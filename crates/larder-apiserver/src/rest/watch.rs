@@ -45,15 +45,13 @@ enum Ready {
 pub(crate) struct WatchStream {
     kind: ApiKind,
     format: Format,
-    /// `None` when the version to begin from was gone already.
+    /// `None` when nothing more comes than what is ready.
     watch: Option<Watch>,
     ready: VecDeque<Ready>,
     /// Where frames count that are made for this stream alone.
     unread: Option<Unread>,
     /// The share of the initial state, until all of it is taken.
     share: Option<Share>,
-    /// Nothing more comes than what is ready.
-    is_ended: bool,
     deadline: Pin<Box<Sleep>>,
     /// When the next bookmark is due; `None` when the client does not want any.
     bookmark: Option<Pin<Box<Sleep>>>,
@@ -98,7 +96,6 @@ impl WatchStream {
             ready: VecDeque::new(),
             unread: None,
             share: None,
-            is_ended: false,
             bookmark: params
                 .bookmarks
                 .then(|| Box::pin(sleep_until(next_bookmark(deadline)))),
@@ -138,7 +135,7 @@ impl WatchStream {
     /// Ends the stream with an ERROR event.
     fn fail(&mut self, error: &ApiError) {
         self.ready.push_back(Ready::Frame(error.to_event()));
-        self.is_ended = true;
+        self.watch = None;
     }
 
     /// The frame of a change, counted.
@@ -180,12 +177,12 @@ impl WatchStream {
                 },
                 None => self.share = None,
             }
-            if self.is_ended || self.deadline.as_mut().poll(context).is_ready() {
-                return Poll::Ready(None);
-            }
             let Some(watch) = &self.watch else {
                 return Poll::Ready(None);
             };
+            if self.deadline.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
             match watch.poll_take(context.waker()) {
                 Poll::Ready(Taken::Events(events)) => {
                     self.ready.extend(events.into_iter().map(Ready::Event));
@@ -195,7 +192,7 @@ impl WatchStream {
                         "too old resource version: the client reads slower than objects change";
                     self.fail(&ApiError::expired(message));
                 }
-                Poll::Ready(Taken::Over(End::Ended)) => self.is_ended = true,
+                Poll::Ready(Taken::Over(End::Ended)) => self.watch = None,
                 Poll::Ready(Taken::Over(End::Cut)) => return Poll::Ready(Some(Err(Cut))),
                 Poll::Pending => {
                     let Some(due) = &mut self.bookmark else {

@@ -29,7 +29,6 @@ impl FieldSelector {
     /// 400 for bad syntax or a field that `resource` cannot be selected by.
     pub(crate) fn parse(text: &str, resource: &Resource) -> Result<Self, ApiError> {
         let terms = split_unescaped(text)
-            .into_iter()
             .filter(|term| !term.is_empty())
             .map(|term| {
                 let (field, equal, value) = split_term(term).ok_or_else(|| {
@@ -101,18 +100,13 @@ fn unknown_field(name: &str, resource: &Resource) -> ApiError {
 }
 
 /// Splits at commas that no backslash precedes.
-fn split_unescaped(text: &str) -> Vec<&str> {
-    let mut terms = Vec::new();
-    let (mut start, mut escaped) = (0, false);
-    for (position, character) in text.char_indices() {
-        if character == ',' && !escaped {
-            terms.push(&text[start..position]);
-            start = position + 1;
-        }
-        escaped = character == '\\' && !escaped;
-    }
-    terms.push(&text[start..]);
-    terms
+fn split_unescaped(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_escaped = false;
+    text.split(move |character| {
+        let splits = character == ',' && !is_escaped;
+        is_escaped = character == '\\' && !is_escaped;
+        splits
+    })
 }
 
 /// Field, whether it must be equal, and the value as written.

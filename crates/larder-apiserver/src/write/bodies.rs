@@ -8,39 +8,10 @@ use serde_json::{Value, json};
 
 use super::options::{FieldValidation, WriteParams};
 use crate::{
-    json::{MAX_DEPTH, depth, json_type},
+    json::{MAX_DEPTH, depth, json_type, set_default},
     resource::{ApiKind, Resource},
     status::{ApiError, Cause},
 };
-
-/// Why a body is not an object of its kind.
-#[derive(Debug)]
-enum BodyError {
-    /// It is of another kind; the whole text.
-    OtherType(String),
-    /// A field is of another type, or not known; the reason alone.
-    Unreadable(String),
-}
-
-impl BodyError {
-    fn unreadable(why: impl Into<String>) -> Self {
-        Self::Unreadable(why.into())
-    }
-
-    /// 400 for a whole body, 422 for what a patch makes of an object.
-    fn rejection(self, resource: &Resource, is_patch: bool) -> ApiError {
-        let (kind, version) = (resource.name, resource.version);
-        match self {
-            Self::OtherType(why) | Self::Unreadable(why) if is_patch => {
-                ApiError::invalid_unnamed("", "", Cause::invalid("patch", why))
-            }
-            Self::OtherType(text) => ApiError::bad_request(text),
-            Self::Unreadable(why) => ApiError::bad_request(format!(
-                "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
-            )),
-        }
-    }
-}
 
 /// Reads `body` as an object of the kind, with known fields only; and what it has of unknown ones.
 ///
@@ -49,41 +20,44 @@ impl BodyError {
 /// Another kind, a field of the wrong type, or, if the client wants that, an unknown field.
 pub(super) fn decode(
     resource: &Resource,
-    body: Value,
+    mut body: Value,
     params: WriteParams,
 ) -> Result<(Value, Vec<String>), ApiError> {
+    let (kind, version) = (resource.name, resource.version);
+    // 422 for what a patch makes of an object.
+    let unfit = |why| ApiError::invalid_unnamed("", "", Cause::invalid("patch", why));
+    match other_type(resource, &mut body) {
+        Some(why) if params.patch => return Err(unfit(why)),
+        Some(why) => return Err(ApiError::bad_request(why)),
+        None => {}
+    }
     let decoded = try_decode(resource, body, params.field_validation);
-    decoded.map_err(|error| error.rejection(resource, params.patch))
+    decoded.map_err(|why| {
+        if params.patch {
+            return unfit(why);
+        }
+        ApiError::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
+        ))
+    })
 }
 
 fn try_decode(
     resource: &Resource,
     mut body: Value,
     field_validation: FieldValidation,
-) -> Result<(Value, Vec<String>), BodyError> {
-    let (kind, api_version) = (resource.name, resource.api_version());
+) -> Result<(Value, Vec<String>), String> {
     if depth(&body) > MAX_DEPTH {
-        return Err(BodyError::unreadable("exceeded max depth"));
+        return Err("exceeded max depth".to_owned());
     }
-    let Some(fields) = body.as_object_mut() else {
-        return Err(BodyError::unreadable("the body is not a JSON object"));
-    };
-    let mut given = |field: &str, expected: &str| {
-        let given = fields.entry(field).or_insert_with(|| expected.into());
-        given.as_str().unwrap_or_default().to_owned()
-    };
-    let (given_kind, given_version) = (given("kind", kind), given("apiVersion", &api_version));
-    if (&*given_kind, &given_version) != (kind, &api_version) {
-        let text = other_type(resource, &given_kind, &given_version);
-        return Err(BodyError::OtherType(text));
+    if !body.is_object() {
+        return Err("the body is not a JSON object".to_owned());
     }
     // `null` here stands for absence, which the typed form does not know.
-    if fields.get("metadata").is_none_or(Value::is_null) {
-        fields.insert("metadata".to_owned(), json!({}));
-    }
+    set_default(&mut body["metadata"], json!({}));
     drop_nulls(&mut body);
     if let Some(why) = wrong_type(resource, &body) {
-        return Err(BodyError::Unreadable(why));
+        return Err(why);
     }
     read_bytes(resource.kind, &mut body)?;
     if matches!(resource.kind, ApiKind::Pod | ApiKind::Node) {
@@ -94,25 +68,34 @@ fn try_decode(
             .expect("looked at above")
             .retain(|_, part| !part.is_null());
     }
-    let value = resource.canonical(&body).map_err(BodyError::Unreadable)?;
+    let value = resource.canonical(&body)?;
     let mut unknown = Vec::new();
     if field_validation != FieldValidation::Ignore {
         find_unknown(&body, &value, "", &mut unknown);
     }
     if field_validation == FieldValidation::Strict && !unknown.is_empty() {
-        let why = format!("strict decoding error: {}", unknown.join(", "));
-        return Err(BodyError::Unreadable(why));
+        return Err(format!("strict decoding error: {}", unknown.join(", ")));
     }
     Ok((value, unknown))
 }
 
-/// Why a body of another type than `resource`'s is rejected.
-fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
-    let expected = resource.name;
-    let version = api_version
-        .rsplit_once('/')
-        .map_or(api_version, |(_, version)| version);
-    let why = if ApiKind::of_manifest(api_version, kind).is_some() {
+/// Gives `body` a type, if it states none; why it is rejected if it states another one than `resource`'s.
+fn other_type(resource: &Resource, body: &mut Value) -> Option<String> {
+    let (expected, expected_version) = (resource.name, resource.api_version());
+    let fields = body.as_object_mut()?;
+    let mut given = |field: &str, expected: &str| {
+        let given = fields.entry(field).or_insert_with(|| expected.into());
+        given.as_str().unwrap_or_default().to_owned()
+    };
+    let (kind, api_version) = (
+        given("kind", expected),
+        given("apiVersion", &expected_version),
+    );
+    if (&*kind, &api_version) == (expected, &expected_version) {
+        return None;
+    }
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    let why = if ApiKind::of_manifest(&api_version, &kind).is_some() {
         let group = match resource.group {
             "" => "core",
             group => group.split('.').next().unwrap_or_default(),
@@ -123,7 +106,9 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
             "no kind \"{kind}\" is registered for version \"{api_version}\" in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
         )
     };
-    format!("{kind} in version \"{version}\" cannot be handled as a {expected}: {why}")
+    Some(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {expected}: {why}"
+    ))
 }
 
 /// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text: the kind, or
@@ -225,7 +210,7 @@ fn at<'v>(value: &'v Value, path: &str) -> Vec<&'v Value> {
 
 /// Brings values in base64 into the form that is stored: without line breaks, and bytes that a client lists as numbers
 /// encoded.
-fn read_bytes(kind: ApiKind, body: &mut Value) -> Result<(), BodyError> {
+fn read_bytes(kind: ApiKind, body: &mut Value) -> Result<(), String> {
     let field = match kind {
         ApiKind::ConfigMap => "binaryData",
         ApiKind::Secret => "data",
@@ -240,12 +225,11 @@ fn read_bytes(kind: ApiKind, body: &mut Value) -> Result<(), BodyError> {
         match value {
             Value::String(text) => {
                 if let Some(place) = bad_base64(text.as_bytes()) {
-                    let why = format!("illegal base64 data at input byte {place}");
-                    return Err(BodyError::Unreadable(why));
+                    return Err(format!("illegal base64 data at input byte {place}"));
                 }
                 text.retain(|c| !matches!(c, '\r' | '\n'));
             }
-            Value::Array(_) => return Err(BodyError::unreadable("a list that is not of bytes")),
+            Value::Array(_) => return Err("a list that is not of bytes".to_owned()),
             _ => {}
         }
     }
@@ -280,7 +264,7 @@ fn bad_base64(text: &[u8]) -> Option<usize> {
 }
 
 /// Writes all quantities as kube-apiserver does.
-fn read_quantities(value: &mut Value) -> Result<(), BodyError> {
+fn read_quantities(value: &mut Value) -> Result<(), String> {
     let fields = match value {
         Value::Object(fields) => fields,
         Value::Array(items) => return items.iter_mut().try_for_each(read_quantities),
@@ -301,16 +285,14 @@ fn read_quantities(value: &mut Value) -> Result<(), BodyError> {
     Ok(())
 }
 
-fn read_quantity(value: &mut Value) -> Result<(), BodyError> {
+fn read_quantity(value: &mut Value) -> Result<(), String> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
         _ => return Ok(()),
     };
-    let written = canonical_quantity(&text);
-    *value = written
-        .map_err(|error| BodyError::Unreadable(error.to_string()))?
-        .into();
+    let written = canonical_quantity(&text).map_err(|error| error.to_string())?;
+    *value = written.into();
     Ok(())
 }
 
