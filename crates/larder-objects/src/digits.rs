@@ -15,6 +15,15 @@ pub(crate) fn split_number(text: &str) -> (&str, &str, &str) {
     (whole, fraction, rest)
 }
 
+/// The number that `digits` denote; one too great for the type counts as the greatest.
+pub(crate) fn number(digits: impl IntoIterator<Item = u8>) -> i128 {
+    digits.into_iter().fold(0_i128, |number, digit| {
+        number
+            .saturating_mul(10)
+            .saturating_add(i128::from(digit - b'0'))
+    })
+}
+
 fn split_digits(text: &str) -> (&str, &str) {
     let end = text.find(|char: char| !char.is_ascii_digit());
     text.split_at(end.unwrap_or(text.len()))

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::digits::{split_number, split_sign};
+use crate::digits::{number, split_number, split_sign};
 
 /// Why a text is not a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
 }
 
 fn nanoseconds(mut rest: &str) -> Result<u64, DurationError> {
-    let mut total = 0_u128;
+    let mut total = 0_i128;
     while !rest.is_empty() {
         let (whole, fraction, after) = split_number(rest);
         if whole.is_empty() && fraction.is_empty() {
@@ -58,25 +58,16 @@ fn nanoseconds(mut rest: &str) -> Result<u64, DurationError> {
             "ms" => 1_000_000,
             "s" => 1_000_000_000,
             "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000_u128,
+            "h" => 3_600_000_000_000_i128,
             _ => return Err(DurationError::Malformed),
         };
-        // Twenty digits exceed the range whatever the unit, and keep the products below far from overflow.
-        if whole.trim_start_matches('0').len() > 20 {
-            return Err(DurationError::TooLong);
-        }
-        let whole: u128 = if whole.is_empty() {
-            0
-        } else {
-            whole.parse().map_err(|_| DurationError::Malformed)?
-        };
-        total += whole * unit;
+        total = total.saturating_add(number(whole.bytes()).saturating_mul(unit));
         let mut weight = unit;
-        for digit in fraction.bytes().map(|digit| u128::from(digit - b'0')) {
+        for digit in fraction.bytes().map(|digit| i128::from(digit - b'0')) {
             weight /= 10;
-            total += digit * weight;
+            total = total.saturating_add(digit * weight);
         }
-        if total > u128::from(u64::MAX / 2) {
+        if total > i128::from(i64::MAX) {
             return Err(DurationError::TooLong);
         }
     }

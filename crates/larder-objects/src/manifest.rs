@@ -187,8 +187,8 @@ pub struct Loader {
     /// Most objects that are kept.
     most: usize,
     manifests: Manifests,
-    /// Where each object was first seen, and the workload that it was made of.
-    seen: HashMap<(String, ObjectKey), (Origin, Option<String>)>,
+    /// The place of each object in `manifests.documents`.
+    seen: HashMap<(String, ObjectKey), usize>,
     generated: GeneratedNames,
     /// Those of the file that is being read.
     errors: Reported,

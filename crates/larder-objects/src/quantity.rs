@@ -11,12 +11,12 @@
 
 mod text;
 
-use std::{cmp::Ordering, str::FromStr};
+use std::str::FromStr;
 
 pub(crate) use text::Amount;
 pub use text::canonical;
 
-use crate::digits::{split_number, split_sign};
+use crate::digits::{number, split_number, split_sign};
 
 /// An exact amount, in billionths. The greatest is about 1.7e29.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +40,8 @@ pub enum QuantityError {
 
 const NANO: i128 = 1_000_000_000;
 const MILLI: i128 = 1_000_000;
+/// The greatest quantity with a binary suffix.
+const MOST_BINARY: i128 = i64::MAX as i128 * NANO;
 
 /// The suffixes of the powers of 1000, from a billionth.
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
@@ -111,7 +113,7 @@ fn parse_exponent(text: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let magnitude = clamp(accumulate(digits.bytes()));
+    let magnitude = clamp(number(digits.bytes()));
     Some(if negative { -magnitude } else { magnitude })
 }
 
@@ -126,9 +128,11 @@ impl FromStr for Quantity {
         let (negative, rest) = split_sign(text);
         let (whole, fraction, suffix) = split_number(rest);
         check_suffix_form(suffix)?;
+        let digits = [whole, fraction].concat().into_bytes();
+        let places = i64::try_from(fraction.len()).unwrap_or(i64::MAX);
         let magnitude = match Unit::parse(suffix)? {
-            Unit::Decimal(exponent) => scale_decimal(whole, fraction, exponent),
-            Unit::Binary(exponent) => scale_binary(whole, fraction, exponent),
+            Unit::Decimal(exponent) => scale(&digits, exponent.saturating_sub(places)),
+            Unit::Binary(exponent) => scale(&doubled(digits, exponent), -places).min(MOST_BINARY),
         };
         Ok(Self {
             nanos: if negative { -magnitude } else { magnitude },
@@ -147,72 +151,38 @@ fn check_suffix_form(suffix: &str) -> Result<(), QuantityError> {
     }
 }
 
-/// `whole.fraction × 10^exponent` in billionths, rounded up, capped.
-fn scale_decimal(whole: &str, fraction: &str, exponent: i64) -> i128 {
-    let digits = || whole.bytes().chain(fraction.bytes());
+/// `digits × 10^exponent` in billionths, rounded up, capped.
+fn scale(digits: &[u8], exponent: i64) -> i128 {
     // Leading zeros have no weight; without them the number of digits determines the size.
-    let significant = digits().skip_while(|&digit| digit == b'0');
+    let significant = digits.iter().copied().skip_while(|&digit| digit == b'0');
     let count = i64::try_from(significant.clone().count()).unwrap_or(i64::MAX);
     if count == 0 {
         return 0;
     }
-    let fraction_digits = i64::try_from(fraction.len()).unwrap_or(i64::MAX);
     // The digits that are billionths or more; the rest only decides about rounding up.
-    let kept = count
-        .saturating_add(exponent)
-        .saturating_sub(fraction_digits)
-        .saturating_add(9);
-    match kept.cmp(&count) {
-        _ if kept > 39 => i128::MAX,
-        Ordering::Less | Ordering::Equal => {
-            let kept = usize::try_from(kept).unwrap_or(0);
-            let amount = accumulate(significant.clone().take(kept));
-            let rounds_up = significant.skip(kept).any(|digit| digit != b'0');
-            amount.saturating_add(i128::from(rounds_up))
+    let kept = count.saturating_add(exponent).saturating_add(9);
+    if kept > 39 {
+        return i128::MAX;
+    }
+    let kept = usize::try_from(kept).unwrap_or(0);
+    let with_zeros = significant.clone().chain(std::iter::repeat(b'0'));
+    let rounds_up = significant.skip(kept).any(|digit| digit != b'0');
+    number(with_zeros.take(kept)).saturating_add(i128::from(rounds_up))
+}
+
+/// `digits × 2^times`: digit by digit, so exact, however many there are.
+fn doubled(mut digits: Vec<u8>, times: u32) -> Vec<u8> {
+    for _ in 0..times {
+        let carry = digits.iter_mut().rev().fold(0, |carry, digit| {
+            let doubled = (*digit - b'0') * 2 + carry;
+            *digit = b'0' + doubled % 10;
+            doubled / 10
+        });
+        if carry > 0 {
+            digits.insert(0, b'0' + carry);
         }
-        Ordering::Greater => {
-            let zeros = usize::try_from(kept - count).unwrap_or(0);
-            accumulate(significant.chain(std::iter::repeat_n(b'0', zeros)))
-        }
     }
-}
-
-fn accumulate(digits: impl Iterator<Item = u8>) -> i128 {
-    digits.fold(0_i128, |amount, digit| {
-        amount
-            .saturating_mul(10)
-            .saturating_add(i128::from(digit - b'0'))
-    })
-}
-
-/// `whole.fraction × 2^exponent` in billionths, rounded up, capped at 2^63-1 units.
-fn scale_binary(whole: &str, fraction: &str, exponent: u32) -> i128 {
-    const CAP: i128 = i64::MAX as i128;
-    // Capped before the multiplication: 2^63 whole units are too many for every suffix.
-    let whole = accumulate(whole.bytes()).min(CAP);
-    let units = whole.saturating_mul(1 << exponent);
-    if units >= CAP {
-        return CAP * NANO;
-    }
-    // Doubling the decimal fraction digit by digit is exact, however many digits there are.
-    let mut digits: Vec<u8> = fraction.bytes().map(|digit| digit - b'0').collect();
-    let mut carried: i128 = 0;
-    for _ in 0..exponent {
-        carried = carried * 2 + i128::from(double(&mut digits));
-    }
-    let digits = digits.iter().map(|digit| char::from(digit + b'0'));
-    let text: String = digits.collect();
-    let nanos = (units + carried) * NANO + scale_decimal("", &text, 0);
-    nanos.min(CAP * NANO)
-}
-
-/// Doubles a decimal fraction in place and returns the carry into the whole units.
-fn double(fraction: &mut [u8]) -> u8 {
-    fraction.iter_mut().rev().fold(0, |carry, digit| {
-        let doubled = *digit * 2 + carry;
-        *digit = doubled % 10;
-        doubled / 10
-    })
+    digits
 }
 
 #[cfg(test)]

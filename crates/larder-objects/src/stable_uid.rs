@@ -49,7 +49,11 @@ pub fn stable_pod_uid(namespace: &str, name: &str) -> String {
 
 /// The UUID of `version` (RFC 9562) with the other bits of `bits`.
 pub fn uuid(bits: u128, version: u8) -> String {
-    let bits = bits & !(0xf << 76) & !(0b11 << 62) | u128::from(version) << 76 | 0b10 << 62;
+    hyphenated(bits & !(0xf << 76) & !(0b11 << 62) | u128::from(version) << 76 | 0b10 << 62)
+}
+
+/// The usual form of a UUID.
+pub(crate) fn hyphenated(bits: u128) -> String {
     let hex = format!("{bits:032x}");
     [
         &hex[..8],

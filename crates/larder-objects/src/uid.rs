@@ -5,6 +5,8 @@ use std::fmt;
 use serde::Deserialize;
 use smol_str::{SmolStr, ToSmolStr as _};
 
+use crate::stable_uid::hyphenated;
+
 /// `metadata.uid`; empty when the object never was at an API server.
 ///
 /// An API server's UIDs are UUIDs, and a node holds one for each of its objects: such a text is kept as its 16 bytes.
@@ -15,33 +17,14 @@ pub struct Uid(UidForm);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum UidForm {
-    Uuid([u8; UUID_BYTES]),
+    Uuid([u8; 16]),
     Text(SmolStr),
 }
 
-const UUID_BYTES: usize = 16;
-
-/// In hexadecimal digits, with a hyphen before each byte of [`HYPHENS`].
-const UUID_TEXT: usize = 36;
-const HYPHENS: [usize; 4] = [4, 6, 8, 10];
-
 /// The bytes of a UUID in its usual form: any other would not come out as it went in.
-fn uuid(text: &str) -> Option<[u8; UUID_BYTES]> {
-    let text: &[u8; UUID_TEXT] = text.as_bytes().try_into().ok()?;
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; UUID_BYTES];
-    let mut rest = text.iter().copied();
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        if HYPHENS.contains(&at) && rest.next()? != b'-' {
-            return None;
-        }
-        *byte = digit(rest.next()?)? << 4 | digit(rest.next()?)?;
-    }
-    Some(bytes)
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let bits = u128::from_str_radix(&text.replace('-', ""), 16).ok()?;
+    (hyphenated(bits) == text).then_some(bits.to_be_bytes())
 }
 
 impl Uid {
@@ -77,17 +60,10 @@ impl From<Uid> for SmolStr {
 
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = match &self.0 {
-            UidForm::Text(text) => return f.write_str(text),
-            UidForm::Uuid(bytes) => bytes,
-        };
-        for (at, byte) in bytes.iter().enumerate() {
-            if HYPHENS.contains(&at) {
-                f.write_str("-")?;
-            }
-            write!(f, "{byte:02x}")?;
+        match &self.0 {
+            UidForm::Text(text) => f.write_str(text),
+            UidForm::Uuid(bytes) => f.write_str(&hyphenated(u128::from_be_bytes(*bytes))),
         }
-        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    Manifest, Problem, RawObject, SetFields, controllers,
+    Document, Manifest, Origin, Problem, RawObject, SetFields, controllers,
     kind::ObjectKind,
     normalize,
     typed::{decode, wrong_type},
@@ -24,26 +24,19 @@ const MAX_COMPARED_KEYS: usize = 20;
 const CONFIG_MAP_FIELDS: [&str; 3] = ["binaryData", "data", "immutable"];
 const SECRET_FIELDS: [&str; 4] = ["data", "immutable", "stringData", "type"];
 
-/// The type of an object.
+/// What an object is.
 pub(super) enum Recognized {
-    Object(Box<Decoded>),
+    /// One that larder uses, and why the API server rejects it all the same.
+    Object(Box<Document>, FieldErrors),
     /// An object of a kind that larder does not use, such as `ClusterRole.rbac.authorization.k8s.io`.
     Skipped(String),
-}
-
-/// A decoded object.
-pub(super) struct Decoded {
-    pub(super) workload: Option<String>,
-    pub(super) set_fields: SetFields,
-    pub(super) object: RawObject,
-    pub(super) manifest: Manifest,
-    /// Why the API server rejects it all the same.
-    pub(super) rejected: FieldErrors,
 }
 
 /// How objects are completed.
 #[derive(Clone, Copy)]
 pub(super) struct Completion<'a> {
+    /// Makes their place.
+    pub(super) origin: &'a dyn Fn() -> Origin,
     /// The namespace of objects that name none.
     pub(super) namespace: &'a str,
     /// Whether pods without UID get one.
@@ -95,8 +88,7 @@ pub(super) fn recognize(
         }
         Some(other) => return Err(wrong_type("metadata", "a mapping", other)),
     }
-    let decoded = typed(object.into_value(), kind, completion, unknown)?;
-    Ok(Recognized::Object(Box::new(decoded)))
+    typed(object.into_value(), kind, completion, unknown)
 }
 
 fn top_level_text<'a>(
@@ -134,15 +126,15 @@ fn required_text<'a>(
 fn typed(
     mut value: Value,
     kind: ObjectKind,
-    Completion { namespace, uids }: Completion<'_>,
+    completion: Completion<'_>,
     unknown: &mut Vec<UnknownField>,
-) -> Result<Decoded, Problem> {
+) -> Result<Recognized, Problem> {
     normalize::drop_nulls(&mut value);
     if let (true, Some(metadata)) = (kind.is_namespaced(), metadata_mut(&mut value)) {
-        normalize::set_namespace(metadata, namespace);
+        normalize::set_namespace(metadata, completion.namespace);
     }
     if let ObjectKind::Workload(template) = kind {
-        return workload(value, template, unknown);
+        return workload(value, template, completion, unknown);
     }
     match (kind, value.as_object_mut()) {
         (ObjectKind::ConfigMap, Some(fields)) => normalize::encode_bytes(fields, "binaryData"),
@@ -152,7 +144,9 @@ fn typed(
         }
         _ => {}
     }
-    if let (ObjectKind::Pod, true, Some(metadata)) = (kind, uids, metadata_mut(&mut value)) {
+    if let (ObjectKind::Pod, true, Some(metadata)) =
+        (kind, completion.uids, metadata_mut(&mut value))
+    {
         normalize::set_uid(metadata);
     }
     if kind == ObjectKind::ClusterTrustBundle {
@@ -189,13 +183,15 @@ fn typed(
             unreachable!("handled above")
         }
     };
-    Ok(Decoded {
+    let document = Document {
+        origin: (completion.origin)(),
         workload: None,
         set_fields: SetFields::new(),
         object,
         manifest,
-        rejected: FieldErrors::default(),
-    })
+    };
+    let rejected = FieldErrors::default();
+    Ok(Recognized::Object(Box::new(document), rejected))
 }
 
 /// An object that waits to be decoded, and the list that takes its unknown fields.
@@ -239,8 +235,9 @@ impl Undecoded<'_> {
 fn workload(
     value: Value,
     template: &'static str,
+    completion: Completion<'_>,
     unknown: &mut Vec<UnknownField>,
-) -> Result<Decoded, Problem> {
+) -> Result<Recognized, Problem> {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or("");
     let name = format!("{} {}", text("/kind"), text("/metadata/name"));
     let set_fields = controllers::set_fields(&value);
@@ -254,13 +251,14 @@ fn workload(
         let object = &object;
         Undecoded { object, unknown }.read(defaults::pod, validation::pod)
     })?;
-    Ok(Decoded {
+    let document = Document {
+        origin: (completion.origin)(),
         workload: Some(name),
         set_fields,
         object,
         manifest: Manifest::Pod(pod),
-        rejected,
-    })
+    };
+    Ok(Recognized::Object(Box::new(document), rejected))
 }
 
 fn checked(errors: FieldErrors) -> Result<(), Problem> {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{
     Document, Loader, ManifestError, Origin, Problem, RawObject,
-    decode::{Completion, Decoded, Recognized, recognize},
+    decode::{Completion, Recognized, recognize},
     error::Subject,
     json::Strict,
     kind::ObjectKind,
@@ -337,6 +337,7 @@ impl Loader {
                 name: text("/metadata/name"),
             };
             let completion = Completion {
+                origin: &|| source.origin(place, &FieldPath::root()),
                 namespace: &self.namespace,
                 uids: self.uids,
             };
@@ -349,12 +350,12 @@ impl Loader {
         for UnknownField { field, suggestion } in unknown {
             warn(Problem::UnknownField { field, suggestion });
         }
-        if let Ok(Recognized::Object(decoded)) = &recognized {
-            let rejected = decoded.rejected.iter().cloned();
-            rejected.map(Problem::Rejected).for_each(warn);
-        }
         match recognized {
-            Ok(Recognized::Object(decoded)) => self.keep(source, place, subject, *decoded),
+            Ok(Recognized::Object(document, rejected)) => {
+                let rejected = rejected.iter().cloned();
+                rejected.map(Problem::Rejected).for_each(warn);
+                self.keep(source, place, subject, *document);
+            }
             Ok(Recognized::Skipped(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
             Err(problem) => self.failed(source, place, subject, problem),
         }
@@ -371,40 +372,28 @@ impl Loader {
     }
 
     /// Adds an object, unless another one of that name is there.
-    fn keep(&mut self, source: &Source<'_>, place: &FieldPath, subject: Subject, decoded: Decoded) {
-        let Decoded {
-            workload,
-            set_fields,
-            object,
-            manifest,
-            ..
-        } = decoded;
-        let kind = object.text("/kind").to_owned();
-        let key = object.key();
-        if let Some((first, maker)) = self.seen.get(&(kind.clone(), key.clone())) {
-            let first = first.clone();
-            let problem = if *maker == workload {
-                Problem::Duplicate { first }
-            } else {
-                let other = maker.clone();
-                Problem::SamePod {
-                    other: other.unwrap_or_else(|| format!("{kind} {}", key.name)),
-                    pod: key,
-                    first,
-                }
-            };
-            return self.failed(source, place, subject, problem);
-        }
-        let origin = source.origin(place, &FieldPath::root());
-        self.seen
-            .insert((kind, key), (origin.clone(), workload.clone()));
-        self.manifests.documents.push(Document {
-            origin,
-            workload,
-            set_fields,
-            object,
-            manifest,
-        });
+    fn keep(
+        &mut self,
+        source: &Source<'_>,
+        place: &FieldPath,
+        subject: Subject,
+        document: Document,
+    ) {
+        let kind = document.object.text("/kind").to_owned();
+        let pod = document.object.key();
+        let next = self.manifests.documents.len();
+        let first = *self.seen.entry((kind.clone(), pod.clone())).or_insert(next);
+        let Some(known) = self.manifests.documents.get(first) else {
+            return self.manifests.documents.push(document);
+        };
+        let (first, other) = (known.origin.clone(), known.workload.clone());
+        let problem = if other == document.workload {
+            Problem::Duplicate { first }
+        } else {
+            let other = other.unwrap_or_else(|| format!("{kind} {}", pod.name));
+            Problem::SamePod { pod, other, first }
+        };
+        self.failed(source, place, subject, problem);
     }
 }
 
