@@ -45,10 +45,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use self::{
     key::{PodKey, PodKeyError},
-    request::{
-        CertificateRequestError, Ending, PodCertificateRequest, Requests, Validity, create, ending,
-        follow_requests,
-    },
+    request::{CertificateRequestError, Ending, PodCertificateRequest, Requests, Validity, ending},
     rsa_turns::{MAX_RSA_SOURCES, PodTurn, RsaTurns},
 };
 use crate::{clock::Clock, served_version::ServedResource};
@@ -110,7 +107,7 @@ impl Certificates {
             held: Arc::clone(&held),
             commands,
         };
-        let node = Arc::new(Node {
+        let shared = Arc::new(Shared {
             client,
             context: context.clone(),
             clock,
@@ -122,7 +119,7 @@ impl Certificates {
             changes,
         });
         let issuer = Issuer {
-            node,
+            shared,
             rng,
             inbox,
             rsa_turns: RsaTurns::default(),
@@ -190,7 +187,7 @@ fn not_issued(why: &str) -> Unavailable {
 /// Owns the tasks that request certificates.
 #[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct Issuer {
-    node: Arc<Node>,
+    shared: Arc<Shared>,
     /// Each task gets a fork.
     rng: Rng,
     inbox: mpsc::UnboundedReceiver<Command>,
@@ -198,7 +195,7 @@ pub struct Issuer {
 }
 
 /// What all tasks share.
-struct Node {
+struct Shared {
     client: Client,
     /// Shared with all watches of this node.
     context: NodeContext,
@@ -215,26 +212,18 @@ struct Node {
 impl Issuer {
     /// Requests certificates until dropped.
     pub async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
         let mut tasks: JoinMap<SourceId, ()> = JoinMap::new();
         loop {
             let follows = !tasks.is_empty();
-            let following = follow_requests(
-                &self.node.client,
-                &self.node.served,
-                &self.node.name,
-                &self.node.requests,
-                &self.node.context,
-            );
+            let following = shared.follow_requests();
             tokio::pin!(following);
             // Until the first source is added or the last one removed.
             while tasks.is_empty() != follows {
                 tokio::select! {
                     biased;
                     command = self.inbox.recv() => match command {
-                        Some(command) => {
-                            let (turns, rng) = (&mut self.rsa_turns, &mut self.rng);
-                            handle(&self.node, &mut tasks, turns, rng, command);
-                        }
+                        Some(command) => self.handle(&mut tasks, command),
                         None => std::future::pending().await,
                     },
                     Some((_, Err(error))) = tasks.join_next() => if error.is_panic() {
@@ -245,41 +234,34 @@ impl Issuer {
             }
         }
     }
-}
 
-fn handle(
-    node: &Arc<Node>,
-    tasks: &mut JoinMap<SourceId, ()>,
-    rsa_turns: &mut RsaTurns,
-    rng: &mut Rng,
-    command: Command,
-) {
-    match command {
-        Command::Issue(id, pod, source) => {
-            let mut turn = None;
-            if source.key_type.starts_with("RSA") {
-                turn = rsa_turns.of(&id);
-                if turn.is_none() {
-                    tasks.abort(&id);
-                    let text = format!("more than {MAX_RSA_SOURCES} RSA keys of one pod");
-                    return node.publish(&id, Err(Unavailable::failed(text)));
+    fn handle(&mut self, tasks: &mut JoinMap<SourceId, ()>, command: Command) {
+        match command {
+            Command::Issue(id, pod, source) => {
+                let mut turn = None;
+                if source.key_type.starts_with("RSA") {
+                    turn = self.rsa_turns.of(&id);
+                    if turn.is_none() {
+                        tasks.abort(&id);
+                        let text = format!("more than {MAX_RSA_SOURCES} RSA keys of one pod");
+                        return self.shared.publish(&id, Err(Unavailable::failed(text)));
+                    }
                 }
+                let span = info_span!("certificate", pod.uid = %id.pod_uid, volume = id.key.volume);
+                let (shared, rng) = (Arc::clone(&self.shared), self.rng.fork());
+                let task = shared.keep_issued(id.clone(), pod, source, turn, rng);
+                // Replaces the task of a source that has changed.
+                tasks.spawn(id, task.instrument(span));
             }
-            let span = info_span!("certificate", pod.uid = %id.pod_uid, volume = id.key.volume);
-            let task = node
-                .clone()
-                .keep_issued(id.clone(), pod, source, turn, rng.fork());
-            // Replaces the task of a source that has changed.
-            tasks.spawn(id, task.instrument(span));
-        }
-        Command::Forget(pod_uid) => {
-            rsa_turns.forget(&pod_uid);
-            tasks.abort_matching(|id| id.pod_uid == pod_uid);
+            Command::Forget(pod_uid) => {
+                self.rsa_turns.forget(&pod_uid);
+                tasks.abort_matching(|id| id.pod_uid == pod_uid);
+            }
         }
     }
 }
 
-impl Node {
+impl Shared {
     /// Keeps a valid certificate for one source. Ends when a signer rejects it.
     async fn keep_issued(
         self: Arc<Self>,
@@ -359,9 +341,8 @@ impl Node {
     ) -> Result<(PodCertificate, Validity), NotIssued> {
         let private_key_pem = key.private_key_pem().map_err(NotIssued::of_key)?;
         let mut requests = self.requests.subscribe();
-        let name = create(&self.client, &self.served, &self.name, pod, source, key)
-            .await
-            .map_err(NotIssued::Failed)?;
+        let created = self.create(pod, source, key).await;
+        let name = created.map_err(NotIssued::Failed)?;
         let id = ObjectKey::new(pod.key().namespace, name);
         let unseen = Instant::now() + UNSEEN.mul_f64(1.0 + 0.5 * rng.f64());
         let mut seen = false;

@@ -80,10 +80,7 @@ impl Clock {
 
     /// Reports the jumps of the machine's clock. Ends only when dropped.
     pub async fn follow_machine(self) {
-        let error = match self.report_jumps().await {
-            Ok(never) => match never {},
-            Err(error) => error,
-        };
+        let Err(error) = self.report_jumps().await;
         // Periodic passes still notice the new time.
         warn!(
             error = error.to_string(),

@@ -5,6 +5,7 @@
 //!
 //! Rules: Kubernetes 1.36; each module names the upstream source of its own.
 
+mod clean;
 mod container;
 pub mod disk;
 mod downward;

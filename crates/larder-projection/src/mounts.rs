@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ContainerView, Environment, Unknown, Value, Variable, VolumeKind, VolumePath, VolumePathError,
+    clean::{absolute, clean},
     container::{containers, pod_volumes},
     expand::{Piece, pieces},
 };
@@ -329,33 +330,6 @@ fn expand_sub_path(
     Err(MountError::MissingValue(missing.join(", ")))
 }
 
-/// `path` as an absolute, clean path.
-fn absolute(path: &str) -> String {
-    clean(&format!("/{path}"))
-}
-
-/// Drops empty and `.` elements and resolves `..` by the text alone, as Go's `filepath.Clean` does.
-fn clean(path: &str) -> String {
-    let is_absolute = path.starts_with('/');
-    let mut kept: Vec<&str> = Vec::new();
-    for element in path.split('/') {
-        match element {
-            "" | "." => {}
-            ".." if kept.last().is_some_and(|last| *last != "..") => {
-                kept.pop();
-            }
-            ".." if is_absolute => {}
-            element => kept.push(element),
-        }
-    }
-    let joined = kept.join("/");
-    match (is_absolute, joined.is_empty()) {
-        (true, _) => format!("/{joined}"),
-        (false, true) => ".".to_owned(),
-        (false, false) => joined,
-    }
-}
-
 /// The mount points in a volume cannot be computed. The texts are the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -438,49 +412,5 @@ fn add(points: &mut NestedMountPoints, nested: &str) {
     match VolumePath::parse(nested) {
         Ok(path) => held.push(path),
         Err(error) => *points = Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn paths_are_cleaned_by_their_text() {
-        for (path, expected) in [
-            ("/a//b/./c/", "/a/b/c"),
-            ("/a/../../b", "/b"),
-            ("/", "/"),
-            ("a/..", "."),
-            ("../a/../..", "../.."),
-            ("", "."),
-        ] {
-            assert_eq!(clean(path), expected, "{path}");
-        }
-        assert_eq!(absolute("a/b/"), "/a/b");
-    }
-
-    proptest! {
-        #[test]
-        fn cleaning_twice_is_cleaning_once(path in "(/|\\.|\\.\\.|a|bc){0,12}") {
-            let once = clean(&path);
-            prop_assert_eq!(clean(&once), once);
-        }
-
-        #[test]
-        fn cleaning_agrees_with_the_standard_library(elements in prop::collection::vec("(\\.|\\.\\.|a|bc)?", 0..8)) {
-            // The naive model: walk a path, and never above the root.
-            let mut model = std::path::PathBuf::from("/");
-            for element in &elements {
-                match element.as_str() {
-                    ".." => { model.pop(); }
-                    "" | "." => {}
-                    element => model.push(element),
-                }
-            }
-            prop_assert_eq!(absolute(&elements.join("/")), model.to_str().unwrap());
-        }
     }
 }

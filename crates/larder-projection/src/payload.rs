@@ -3,13 +3,9 @@
 //! Invariant: a [`VolumePath`] is relative, clean, and neither leaves the volume nor touches the names that the atomic
 //! writer reserves for itself. A caller that holds one need not check again (P4).
 
-use std::{
-    borrow::{Borrow, Cow},
-    collections::BTreeMap,
-    fmt,
-};
+use std::{borrow::Borrow, collections::BTreeMap, fmt};
 
-use crate::Value;
+use crate::{Value, clean::clean};
 
 /// All files of one volume. Sorted, so that every pass treats them in the same order.
 pub type Payload<'a> = BTreeMap<VolumePath, File<'a>>;
@@ -65,13 +61,13 @@ impl VolumePath {
             return Err(VolumePathError::Nul);
         }
         let clean = clean(path);
-        if clean.is_empty() {
+        if clean == "." {
             return Err(VolumePathError::Volume(path.to_owned()));
         }
         if path.starts_with("..") || clean.starts_with("..") {
             return Err(VolumePathError::Reserved(path.to_owned()));
         }
-        Ok(Self(clean.into_owned()))
+        Ok(Self(clean))
     }
 
     /// The clean path.
@@ -112,17 +108,6 @@ impl Borrow<str> for VolumePath {
 impl fmt::Display for VolumePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// Drops empty and `.` elements; `..` is rejected before.
-fn clean(path: &str) -> Cow<'_, str> {
-    let dirty = |element: &str| element.is_empty() || element == ".";
-    if path.split('/').any(dirty) {
-        let kept: Vec<_> = path.split('/').filter(|element| !dirty(element)).collect();
-        Cow::Owned(kept.join("/"))
-    } else {
-        Cow::Borrowed(path)
     }
 }
 

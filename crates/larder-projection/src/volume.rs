@@ -181,7 +181,9 @@ pub fn project<'a>(
 ) -> Result<Projection<'a>, PayloadError> {
     let mut collector = Collector {
         pod,
+        volume: &volume.name,
         inputs,
+        defaults: FileDefaults::default(),
         projection: Projection::default(),
         errors: Vec::new(),
     };
@@ -218,7 +220,10 @@ pub fn fs_group(pod: &Pod) -> Option<u32> {
 /// Gathers the files of one volume.
 struct Collector<'a> {
     pod: &'a Pod,
+    /// Name of the volume.
+    volume: &'a str,
     inputs: &'a Inputs,
+    defaults: FileDefaults,
     projection: Projection<'a>,
     errors: Vec<SourceError>,
 }
@@ -226,22 +231,21 @@ struct Collector<'a> {
 impl<'a> Collector<'a> {
     fn volume(&mut self, volume: &'a Volume) -> Result<(), SourceError> {
         if let Some(source) = &volume.config_map {
-            let items = source.items.as_deref();
-            let default = FileDefaults::new(source.default_mode, source.default_user)?;
-            self.keys::<ConfigMap>(&source.name, items, source.optional, default)
+            self.defaults = FileDefaults::new(source.default_mode, source.default_user)?;
+            self.keys::<ConfigMap>(&source.name, source.items.as_deref(), source.optional)
         } else if let Some(source) = &volume.secret {
+            self.defaults = FileDefaults::new(source.default_mode, source.default_user)?;
             let name = source.secret_name.as_deref().unwrap_or_default();
-            let default = FileDefaults::new(source.default_mode, source.default_user)?;
-            self.keys::<Secret>(name, source.items.as_deref(), source.optional, default)
+            self.keys::<Secret>(name, source.items.as_deref(), source.optional)
         } else if let Some(source) = &volume.downward_api {
-            let default = FileDefaults::new(source.default_mode, source.default_user)?;
-            self.downward(source.items.as_deref(), default);
+            self.defaults = FileDefaults::new(source.default_mode, source.default_user)?;
+            self.downward(source.items.as_deref());
             Ok(())
         } else if let Some(source) = &volume.projected {
-            let default = FileDefaults::new(source.default_mode, source.default_user)?;
+            self.defaults = FileDefaults::new(source.default_mode, source.default_user)?;
             let sources = source.sources.as_deref().unwrap_or_default();
             for (index, source) in sources.iter().enumerate() {
-                if let Err(error) = self.source(&volume.name, index, source, default) {
+                if let Err(error) = self.source(index, source) {
                     self.errors.push(error);
                 }
             }
@@ -257,7 +261,6 @@ impl<'a> Collector<'a> {
         name: &'a str,
         items: Option<&'a [KeyToPath]>,
         optional: Option<bool>,
-        default: FileDefaults,
     ) -> Result<(), SourceError> {
         let kind = K::KIND;
         let absent = |key| Absent { kind, name, key };
@@ -266,7 +269,7 @@ impl<'a> Collector<'a> {
         if items.is_empty()
             && let Some(unknown) = self.inputs.assumed::<K>(name, None)
         {
-            return self.add_opaque(unknown, missing(None), default);
+            return self.add_opaque(unknown, missing(None));
         }
         let mut known = Vec::with_capacity(items.len());
         for item in items {
@@ -274,7 +277,7 @@ impl<'a> Collector<'a> {
                 known.push(item);
                 continue;
             };
-            let file = self.file(unknown.into(), item.mode, item.user, default)?;
+            let file = self.file(unknown.into(), item.mode, item.user)?;
             let path = VolumePath::parse(&item.path)?;
             self.add(path, file, missing(Some(&item.key)));
         }
@@ -293,7 +296,7 @@ impl<'a> Collector<'a> {
         };
         if items.is_empty() {
             for (key, value) in object.files() {
-                let file = self.file(Value::Borrowed(value), None, None, default)?;
+                let file = self.file(Value::Borrowed(value), None, None)?;
                 self.add(VolumePath::parse(key)?, file, origin(key));
             }
         }
@@ -309,25 +312,21 @@ impl<'a> Collector<'a> {
                     key: item.key.clone(),
                 });
             };
-            let file = self.file(Value::Borrowed(value), item.mode, item.user, default)?;
+            let file = self.file(Value::Borrowed(value), item.mode, item.user)?;
             self.add(VolumePath::parse(&item.path)?, file, origin(&item.key));
         }
         Ok(())
     }
 
-    fn downward(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>, default: FileDefaults) {
+    fn downward(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>) {
         for item in items.unwrap_or_default() {
-            if let Err(error) = self.downward_item(item, default) {
+            if let Err(error) = self.downward_item(item) {
                 self.errors.push(error);
             }
         }
     }
 
-    fn downward_item(
-        &mut self,
-        item: &'a DownwardAPIVolumeFile,
-        default: FileDefaults,
-    ) -> Result<(), SourceError> {
+    fn downward_item(&mut self, item: &'a DownwardAPIVolumeFile) -> Result<(), SourceError> {
         let (node, assumptions) = (self.inputs.node.as_deref(), &self.inputs.assumptions);
         let (data, origin) = if let Some(field) = &item.field_ref {
             let path = &field.field_path;
@@ -357,7 +356,7 @@ impl<'a> Collector<'a> {
             // The API rejects an item without a source; the kubelet ignores it.
             return Ok(());
         };
-        let file = self.file(data, item.mode, item.user, default)?;
+        let file = self.file(data, item.mode, item.user)?;
         self.add(VolumePath::parse(&item.path)?, file, origin);
         Ok(())
     }
@@ -368,11 +367,10 @@ impl<'a> Collector<'a> {
         data: Value<'a>,
         mode: Option<i32>,
         user: Option<i64>,
-        default: FileDefaults,
     ) -> Result<File<'a>, SourceError> {
-        let owner = user.map(owner).transpose()?.or(default.owner);
+        let owner = user.map(owner).transpose()?.or(self.defaults.owner);
         self.projection.names_owner |= owner.is_some();
-        let mode = mode.map_or(default.mode, permissions);
+        let mode = mode.map_or(self.defaults.mode, permissions);
         Ok(File { data, mode, owner })
     }
 
@@ -383,16 +381,11 @@ impl<'a> Collector<'a> {
     }
 
     /// Notes that more files may be there.
-    fn add_opaque(
-        &mut self,
-        unknown: Unknown,
-        origin: Origin<'a>,
-        default: FileDefaults,
-    ) -> Result<(), SourceError> {
+    fn add_opaque(&mut self, unknown: Unknown, origin: Origin<'a>) -> Result<(), SourceError> {
         let before = self.projection.opaque.take();
         let known = before.as_ref().and_then(|(file, _)| file.data.unknown());
         let unknown = unknown.listed_after(known);
-        let file = self.file(unknown.into(), None, None, default)?;
+        let file = self.file(unknown.into(), None, None)?;
         // The one that is secret decides.
         let before = before.map(|(_, origin)| origin);
         let origin = before.filter(Origin::is_secret).unwrap_or(origin);
@@ -421,7 +414,7 @@ fn owned<'a>(data: Vec<u8>) -> Value<'a> {
 }
 
 /// What a volume says of files whose items do not: `defaultMode` and `defaultUser`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct FileDefaults {
     mode: u32,
     owner: Option<u32>,

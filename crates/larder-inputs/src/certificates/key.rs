@@ -43,19 +43,16 @@ pub(super) enum PodKeyError {
 impl PodKey {
     /// A new key of the type that `podCertificate.keyType` names. An RSA key takes seconds of a processor.
     pub(super) fn generate(key_type: &str) -> Result<Self, PodKeyError> {
-        let key = match key_type {
-            "RSA3072" => rsa_key(3072)?,
-            "RSA4096" => rsa_key(4096)?,
-            "ECDSAP256" => {
-                KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(PodKeyError::Generate)?
-            }
-            "ECDSAP384" => {
-                KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).map_err(PodKeyError::Generate)?
-            }
+        let algorithm = match key_type {
+            "RSA3072" => return rsa_key(3072),
+            "RSA4096" => return rsa_key(4096),
+            "ECDSAP256" => &PKCS_ECDSA_P256_SHA256,
+            "ECDSAP384" => &PKCS_ECDSA_P384_SHA384,
             "ECDSAP521" => return Ok(Self::P521(p521::SecretKey::random(&mut OsRng))),
-            "ED25519" => KeyPair::generate_for(&PKCS_ED25519).map_err(PodKeyError::Generate)?,
+            "ED25519" => &PKCS_ED25519,
             other => return Err(PodKeyError::Type(other.to_owned())),
         };
+        let key = KeyPair::generate_for(algorithm).map_err(PodKeyError::Generate)?;
         Ok(Self::Ring(Box::new(key)))
     }
 
@@ -85,11 +82,11 @@ impl PodKey {
     }
 }
 
-fn rsa_key(bits: usize) -> Result<KeyPair, PodKeyError> {
+fn rsa_key(bits: usize) -> Result<PodKey, PodKeyError> {
     let key = RsaPrivateKey::new(&mut OsRng, bits).map_err(PodKeyError::Rsa)?;
     let pkcs8 = key.to_pkcs8_der().map_err(PodKeyError::Encode)?;
-    KeyPair::from_pkcs8_der_and_sign_algo(&pkcs8.as_bytes().into(), &PKCS_RSA_SHA256)
-        .map_err(PodKeyError::Generate)
+    let key = KeyPair::from_pkcs8_der_and_sign_algo(&pkcs8.as_bytes().into(), &PKCS_RSA_SHA256);
+    Ok(PodKey::Ring(Box::new(key.map_err(PodKeyError::Generate)?)))
 }
 
 /// RFC 2986 section 4, signed by `ecdsa-with-SHA512`.

@@ -12,20 +12,18 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use kube::Client;
 use larder_objects::ObjectKey;
 use larder_pods::StoredPod;
 use larder_projection::quote;
 use larder_transport::path::{PathError, Resource, field_selector};
-use larder_watch::{NodeContext, request};
+use larder_watch::request;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
-use super::key::{PodKey, PodKeyError};
-use crate::{
-    last_good::take_change,
-    served_version::{ServedCollection, ServedResource},
+use super::{
+    Shared,
+    key::{PodKey, PodKeyError},
 };
+use crate::{last_good::take_change, served_version::ServedCollection};
 
 const NODES: Resource = Resource::core("nodes");
 const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
@@ -91,80 +89,74 @@ pub(super) enum Ending {
     Refused(String),
 }
 
-/// Requests a certificate for `key`; returns the name of the request.
-pub(super) async fn create(
-    client: &Client,
-    served: &ServedResource,
-    node_name: &str,
-    pod: &StoredPod,
-    source: &PodCertificateProjection,
-    key: &PodKey,
-) -> Result<String, CertificateRequestError> {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let pod_key = pod.key();
-    let namespace = pod_key.namespace.as_str();
-    let account = pod.service_account();
-    let path = SERVICE_ACCOUNTS.in_namespace(namespace)?.object(account)?;
-    let held = request::<ServiceAccount>(client, Method::GET, path.as_str(), NO_BODY)
-        .await
-        .map_err(|error| CertificateRequestError::Read("service account", error))?;
-    let path = NODES.collection().object(node_name)?;
-    let node = request::<Node>(client, Method::GET, path.as_str(), NO_BODY)
-        .await
-        .map_err(|error| CertificateRequestError::Read("node", error))?;
-    let owner = OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-        name: pod_key.name.to_string(),
-        uid: pod.uid().to_owned(),
-        ..OwnerReference::default()
-    };
-    let wanted = PodCertificateRequest {
-        metadata: ObjectMeta {
-            generate_name: Some("req-".to_owned()),
-            namespace: Some(namespace.to_owned()),
-            owner_references: Some(vec![owner]),
-            ..ObjectMeta::default()
-        },
-        spec: PodCertificateRequestSpec {
-            max_expiration_seconds: source.max_expiration_seconds,
-            node_name: node_name.to_owned(),
-            node_uid: text(&node.metadata.uid),
-            pod_name: pod_key.name.to_string(),
-            pod_uid: pod.uid().to_owned(),
-            service_account_name: account.to_owned(),
-            service_account_uid: text(&held.metadata.uid),
-            signer_name: source.signer_name.clone(),
-            stub_pkc_s10_request: ByteString(key.stub_request()?),
-            unverified_user_annotations: source.user_annotations.clone(),
-        },
-        status: None,
-    };
-    let created = served.create::<CreatedRequest>(client, namespace, &wanted);
-    match created.await {
-        Ok(created) => Ok(text(&created.metadata.name)),
-        Err(error) if error.is_not_served() => Err(CertificateRequestError::NotServed),
-        Err(error) => Err(CertificateRequestError::Create(error)),
+impl Shared {
+    /// Requests a certificate for `key`; returns the name of the request.
+    pub(super) async fn create(
+        &self,
+        pod: &StoredPod,
+        source: &PodCertificateProjection,
+        key: &PodKey,
+    ) -> Result<String, CertificateRequestError> {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let pod_key = pod.key();
+        let namespace = pod_key.namespace.as_str();
+        let account = pod.service_account();
+        let path = SERVICE_ACCOUNTS.in_namespace(namespace)?.object(account)?;
+        let held = request::<ServiceAccount>(&self.client, Method::GET, path.as_str(), NO_BODY)
+            .await
+            .map_err(|error| CertificateRequestError::Read("service account", error))?;
+        let path = NODES.collection().object(&self.name)?;
+        let node = request::<Node>(&self.client, Method::GET, path.as_str(), NO_BODY)
+            .await
+            .map_err(|error| CertificateRequestError::Read("node", error))?;
+        let owner = OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: pod_key.name.to_string(),
+            uid: pod.uid().to_owned(),
+            ..OwnerReference::default()
+        };
+        let wanted = PodCertificateRequest {
+            metadata: ObjectMeta {
+                generate_name: Some("req-".to_owned()),
+                namespace: Some(namespace.to_owned()),
+                owner_references: Some(vec![owner]),
+                ..ObjectMeta::default()
+            },
+            spec: PodCertificateRequestSpec {
+                max_expiration_seconds: source.max_expiration_seconds,
+                node_name: self.name.clone(),
+                node_uid: text(&node.metadata.uid),
+                pod_name: pod_key.name.to_string(),
+                pod_uid: pod.uid().to_owned(),
+                service_account_name: account.to_owned(),
+                service_account_uid: text(&held.metadata.uid),
+                signer_name: source.signer_name.clone(),
+                stub_pkc_s10_request: ByteString(key.stub_request()?),
+                unverified_user_annotations: source.user_annotations.clone(),
+            },
+            status: None,
+        };
+        match self.served.create(&self.client, namespace, &wanted).await {
+            Ok(CreatedRequest { metadata }) => Ok(text(&metadata.name)),
+            Err(error) if error.is_not_served() => Err(CertificateRequestError::NotServed),
+            Err(error) => Err(CertificateRequestError::Create(error)),
+        }
     }
-}
 
-/// Keeps `requests` in sync with the API server's requests of the node. Ends only when dropped.
-pub(super) async fn follow_requests(
-    client: &Client,
-    served: &ServedResource,
-    node_name: &str,
-    requests: &watch::Sender<Requests>,
-    context: &NodeContext,
-) {
-    let selector = field_selector("spec.nodeName", node_name);
-    let mut collection =
-        ServedCollection::<PodCertificateRequest>::new(client, served, Some(&selector), context);
-    requests.send_replace(Requests::new());
-    let mut known = Requests::new();
-    loop {
-        let event = collection.next().await;
-        if take_change(&mut known, event, |request| Some(Arc::new(request))) {
-            requests.send_replace(known.clone());
+    /// Keeps `requests` in sync with the API server's requests of the node. Ends only when dropped.
+    pub(super) async fn follow_requests(&self) {
+        let selector = field_selector("spec.nodeName", &self.name);
+        let (client, context) = (&self.client, &self.context);
+        let mut collection: ServedCollection<PodCertificateRequest> =
+            ServedCollection::new(client, &self.served, Some(&selector), context);
+        self.requests.send_replace(Requests::new());
+        let mut known = Requests::new();
+        loop {
+            let event = collection.next().await;
+            if take_change(&mut known, event, |request| Some(Arc::new(request))) {
+                self.requests.send_replace(known.clone());
+            }
         }
     }
 }

@@ -146,6 +146,16 @@ impl Directory {
         Ok(directories.map(|(name, _)| name).collect())
     }
 
+    /// The directories in it with their names, sorted. Each is opened when it is taken.
+    pub(crate) fn children(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<(String, Self), DiskError>>, DiskError> {
+        Ok(self.directories()?.into_iter().filter_map(|name| {
+            let child = self.child(&name).transpose()?;
+            Some(child.map(|child| (name, child)))
+        }))
+    }
+
     /// Removes the entry `name` with all that is in it; it may be gone already.
     pub(crate) fn remove(&self, name: &str) -> Result<(), DiskError> {
         tree::remove(self.fd.as_fd(), name.as_bytes()).map_err(self.failed("remove", name))

@@ -317,16 +317,15 @@ impl VolumeHost {
         };
         let mut names = self.names_by_uid()?;
         let mut found = Vec::new();
-        for uid in pods.directories()? {
-            if let Some(pod) = pods.child(&uid)? {
-                let name = names.remove(&uid);
-                found.push(PodOnDisk {
-                    is_own: is_own(&pod, name.is_some())?,
-                    volumes: volumes_of(&pod)?,
-                    uid,
-                    name,
-                });
-            }
+        for child in pods.children()? {
+            let (uid, pod) = child?;
+            let name = names.remove(&uid);
+            found.push(PodOnDisk {
+                is_own: is_own(&pod, name.is_some())?,
+                volumes: volumes_of(&pod)?,
+                uid,
+                name,
+            });
         }
         Ok(found)
     }
@@ -341,18 +340,14 @@ impl VolumeHost {
         let Some(pods) = self.root.child(layout::PODS)? else {
             return Ok(None);
         };
-        for uid in pods.directories()? {
-            let Some(pod) = pods.child(&uid)? else {
-                continue;
-            };
-            let wrapper = pod.descendant(&[layout::PLUGINS, layout::WRAPPER])?;
+        for child in pods.children()? {
+            let (_, pod) = child?;
             let volumes = volumes_of(&pod)?.into_iter();
             for (kind, name) in volumes.filter(|(kind, _)| kind.wants_memory()) {
-                let marker = wrapper
-                    .as_ref()
-                    .map(|all| all.child(&layout::wrapped(&name)));
+                let wrapped = layout::wrapped(&name);
+                let marker = pod.descendant(&[layout::PLUGINS, layout::WRAPPER, &wrapped])?;
                 let plugin = pod.descendant(&[layout::VOLUMES, kind.directory()])?;
-                let (Some(Some(_)), Some(plugin)) = (marker.transpose()?, plugin) else {
+                let (Some(_), Some(plugin)) = (marker, plugin) else {
                     continue;
                 };
                 if let Some(directory) = plugin.child(&name)? {
@@ -538,10 +533,8 @@ fn is_own(pod: &Directory, is_linked: bool) -> Result<bool, DiskError> {
         return Ok(false);
     }
     if let Some(containers) = pod.child(layout::CONTAINERS)? {
-        for name in containers.directories()? {
-            let Some(container) = containers.child(&name)? else {
-                continue;
-            };
+        for child in containers.children()? {
+            let (_, container) = child?;
             is_own |= has(&container, layout::ENVIRONMENT);
             let entries = container.entries()?;
             if entries
@@ -560,10 +553,9 @@ fn retain_environments(pod: &Directory, containers: &HashSet<&str>) -> Result<()
     let Some(directory) = pod.child(layout::CONTAINERS)? else {
         return Ok(());
     };
-    for name in directory.directories()? {
-        if !containers.contains(name.as_str())
-            && let Some(container) = directory.child(&name)?
-        {
+    for child in directory.children()? {
+        let (name, container) = child?;
+        if !containers.contains(name.as_str()) {
             container.remove(layout::ENVIRONMENT)?;
             directory.remove_if_empty(&name)?;
         }

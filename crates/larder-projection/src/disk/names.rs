@@ -32,13 +32,10 @@ impl VolumeHost {
             .root()
             .ensure(layout::BY_NAME, MODE)?
             .ensure(namespace, MODE)?;
-        let failed = directory.failed("create link", pod);
-        match sys::read_link(directory.as_fd(), pod) {
-            Ok(found) if found.to_bytes() == target.as_bytes() => return Ok(false),
-            // Leads elsewhere, or is no link.
-            Ok(_) | Err(Errno::INVAL | Errno::NOENT) => {}
-            Err(errno) => return Err(failed(errno)),
+        if pod_of(&directory, pod)?.as_deref() == Some(uid) {
+            return Ok(false);
         }
+        let failed = directory.failed("create link", pod);
         directory.remove(LINK_TMP)?;
         sys::link(&*target, directory.as_fd(), LINK_TMP).map_err(&failed)?;
         sys::rename(directory.as_fd(), LINK_TMP, pod).map_err(&failed)?;
@@ -51,20 +48,16 @@ impl VolumeHost {
     ///
     /// The first step that failed.
     pub fn unlink_pod(&self, namespace: &str, pod: &str, uid: &str) -> Result<(), DiskError> {
-        let target = target(element(uid)?);
         let (namespace, pod) = (element(namespace)?, element(pod)?);
+        let uid = element(uid)?;
         let _alone = self.names.lock();
         let Some(by_name) = self.root().child(layout::BY_NAME)? else {
             return Ok(());
         };
-        if let Some(directory) = by_name.child(namespace)? {
-            match sys::read_link(directory.as_fd(), pod) {
-                Ok(found) if found.to_bytes() == target.as_bytes() => directory.remove(pod)?,
-                Ok(_) | Err(Errno::INVAL | Errno::NOENT) => {}
-                Err(errno) => {
-                    return Err(directory.failed("list directory", pod)(errno));
-                }
-            }
+        if let Some(directory) = by_name.child(namespace)?
+            && pod_of(&directory, pod)?.as_deref() == Some(uid)
+        {
+            directory.remove(pod)?;
         }
         by_name.remove_if_empty(namespace).map(drop)
     }
@@ -76,25 +69,18 @@ impl VolumeHost {
     /// The first step that failed.
     pub fn prune_names(&self) -> Result<(), DiskError> {
         let _alone = self.names.lock();
-        let names = self.all_names()?;
-        let Some(by_name) = self.root().child(layout::BY_NAME)? else {
-            return Ok(());
-        };
-        for (namespace, pod, uid) in names {
+        self.visit_names(|_, directory, name, uid| {
             let leads = match uid {
                 Some(uid) => self.pod(&uid)?.is_some(),
                 None => false,
             };
-            if let Some(directory) = by_name.child(&namespace)?
-                && !leads
-            {
-                directory.remove(&pod)?;
+            if leads {
+                Ok(())
+            } else {
+                directory.remove(name)
             }
-        }
-        for namespace in by_name.directories()? {
-            by_name.remove_if_empty(&namespace)?;
-        }
-        Ok(())
+        })?;
+        self.remove_empty_namespaces()
     }
 
     /// Removes all links that lead to pods, and the directories of links and pods if nothing else is in them.
@@ -104,16 +90,11 @@ impl VolumeHost {
     /// The first step that failed.
     pub fn remove_names(&self) -> Result<(), DiskError> {
         let _alone = self.names.lock();
-        if let Some(by_name) = self.root().child(layout::BY_NAME)? {
-            for (namespace, pod, uid) in self.all_names()? {
-                if let Some(directory) = by_name.child(&namespace)?
-                    && (uid.is_some() || pod == LINK_TMP)
-                {
-                    directory.remove(&pod)?;
-                }
-                by_name.remove_if_empty(&namespace)?;
-            }
-        }
+        self.visit_names(|_, directory, name, uid| match uid {
+            None if name != LINK_TMP => Ok(()),
+            _ => directory.remove(name),
+        })?;
+        self.remove_empty_namespaces()?;
         self.root().remove_if_empty(layout::BY_NAME)?;
         self.root().remove_if_empty(layout::PODS).map(drop)
     }
@@ -121,28 +102,42 @@ impl VolumeHost {
     /// The names of the pods that links lead to, by UID.
     pub(super) fn names_by_uid(&self) -> Result<HashMap<String, (String, String)>, DiskError> {
         let _alone = self.names.lock();
-        let names = self.all_names()?.into_iter();
-        let of_pods = names.filter_map(|(namespace, pod, uid)| Some((uid?, (namespace, pod))));
-        Ok(of_pods.collect())
+        let mut names = HashMap::new();
+        self.visit_names(|namespace, _, name, uid| {
+            let found = uid.map(|uid| (uid, (namespace.to_owned(), name.to_owned())));
+            names.extend(found);
+            Ok(())
+        })?;
+        Ok(names)
     }
 
-    /// Every link: the namespace, the name, and the UID of the pod it leads to, if it has the form of ours.
-    fn all_names(&self) -> Result<Vec<(String, String, Option<String>)>, DiskError> {
-        let mut names = Vec::new();
+    /// Visits every link: the namespace and its directory, the name, and the UID of the pod that it leads to, if it has
+    /// the form of ours and is not about to be renamed.
+    fn visit_names(
+        &self,
+        mut visit: impl FnMut(&str, &Directory, &str, Option<String>) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
         let Some(by_name) = self.root().child(layout::BY_NAME)? else {
-            return Ok(names);
+            return Ok(());
         };
-        for namespace in by_name.directories()? {
-            let Some(directory) = by_name.child(&namespace)? else {
-                continue;
-            };
+        for child in by_name.children()? {
+            let (namespace, directory) = child?;
             let entries = directory.entries()?.into_iter();
             for (name, _) in entries.filter(|&(_, kind)| kind == FileType::Symlink) {
-                let uid = uid(&directory, &name)?;
-                names.push((namespace.clone(), name, uid));
+                let uid = pod_of(&directory, &name)?.filter(|_| name != LINK_TMP);
+                visit(&namespace, &directory, &name, uid)?;
             }
         }
-        Ok(names)
+        Ok(())
+    }
+
+    fn remove_empty_namespaces(&self) -> Result<(), DiskError> {
+        if let Some(by_name) = self.root().child(layout::BY_NAME)? {
+            for namespace in by_name.directories()? {
+                by_name.remove_if_empty(&namespace)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -151,17 +146,16 @@ fn target(uid: &str) -> String {
     format!("../../{}/{uid}", layout::PODS)
 }
 
-/// The pod that the link `name` leads to, if it has the form of [`target`] and is not about to be renamed.
-fn uid(directory: &Directory, name: &str) -> Result<Option<String>, DiskError> {
-    let found = sys::read_link(directory.as_fd(), name)
-        .map_err(directory.failed("list directory", name))?;
-    let uid = found
-        .to_str()
-        .ok()
-        .and_then(|link| link.strip_prefix(&target("")));
-    Ok(uid
-        .filter(|uid| name != LINK_TMP && element(uid).is_ok())
-        .map(str::to_owned))
+/// The pod that the link `name` leads to; `None` if it is no link, or has another form than [`target`].
+fn pod_of(directory: &Directory, name: &str) -> Result<Option<String>, DiskError> {
+    let found = match sys::read_link(directory.as_fd(), name) {
+        Ok(found) => found,
+        Err(Errno::INVAL | Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(directory.failed("read link", name)(errno)),
+    };
+    let uid = found.to_str().ok();
+    let uid = uid.and_then(|link| link.strip_prefix(&target("")));
+    Ok(uid.filter(|uid| element(uid).is_ok()).map(str::to_owned))
 }
 
 #[cfg(test)]

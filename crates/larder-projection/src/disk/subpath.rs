@@ -195,14 +195,13 @@ pub(super) fn remove(pod: &Directory, volume: &str) -> std::result::Result<(), D
         return Ok(());
     };
     if let Some(containers) = volumes.child(volume)? {
-        for container in containers.directories()? {
-            if let Some(targets) = containers.child(&container)? {
-                for (target, _) in targets.entries()? {
-                    tmpfs::unmount(targets.as_fd(), &target)
-                        .map_err(targets.failed("unmount", &target))?;
-                    remove_target(targets.as_fd(), &target)
-                        .map_err(targets.failed("remove", &target))?;
-                }
+        for child in containers.children()? {
+            let (container, targets) = child?;
+            for (target, _) in targets.entries()? {
+                tmpfs::unmount(targets.as_fd(), &target)
+                    .map_err(targets.failed("unmount", &target))?;
+                remove_target(targets.as_fd(), &target)
+                    .map_err(targets.failed("remove", &target))?;
             }
             containers.remove_if_empty(&container)?;
         }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 use larder_objects::{ConfigMap, Secret};
 
-use super::{Collector, FileDefaults, SourceError, fs_group, fs_user, owned};
+use super::{Collector, SourceError, fs_group, fs_user, owned};
 use crate::{
     File, Origin, SourceKey, TokenRequest, TrustBundleError, Unavailable, Unknown, Value,
     VolumePath, trust_bundle::trust_anchors,
@@ -15,22 +15,18 @@ impl<'a> Collector<'a> {
     /// One entry of `sources`; of several types in it the first of this order counts.
     pub(super) fn source(
         &mut self,
-        volume: &str,
         index: usize,
         source: &'a VolumeProjection,
-        default: FileDefaults,
     ) -> Result<(), SourceError> {
         if let Some(source) = &source.secret {
-            let items = source.items.as_deref();
-            self.keys::<Secret>(&source.name, items, source.optional, default)
+            self.keys::<Secret>(&source.name, source.items.as_deref(), source.optional)
         } else if let Some(source) = &source.config_map {
-            let items = source.items.as_deref();
-            self.keys::<ConfigMap>(&source.name, items, source.optional, default)
+            self.keys::<ConfigMap>(&source.name, source.items.as_deref(), source.optional)
         } else if let Some(source) = &source.downward_api {
-            self.downward(source.items.as_deref(), default);
+            self.downward(source.items.as_deref());
             Ok(())
         } else if let Some(source) = &source.service_account_token {
-            self.token(source, default)
+            self.token(source)
         } else if let Some(source) = &source.cluster_trust_bundle {
             let data = match trust_anchors(&self.inputs.trust_bundles, source) {
                 Ok(anchors) => owned(anchors.into_bytes()),
@@ -47,25 +43,21 @@ impl<'a> Collector<'a> {
                     unknown.ok_or(error)?.into()
                 }
             };
-            let file = self.special(data, source.user, default)?;
+            let file = self.special(data, source.user)?;
             self.add(VolumePath::parse(&source.path)?, file, Origin::TrustBundle);
             Ok(())
         } else if let Some(source) = &source.pod_certificate {
-            self.pod_certificate(volume, index, source, default)
+            self.pod_certificate(index, source)
         } else {
             Ok(())
         }
     }
 
-    fn token(
-        &mut self,
-        source: &'a ServiceAccountTokenProjection,
-        default: FileDefaults,
-    ) -> Result<(), SourceError> {
+    fn token(&mut self, source: &'a ServiceAccountTokenProjection) -> Result<(), SourceError> {
         let request = TokenRequest::new(source);
         let token = self.inputs.tokens.get(&request);
         let token = held(token, "failed to fetch token: no token").map_err(SourceError::Token)?;
-        let file = self.special(Value::Borrowed(token), source.user, default)?;
+        let file = self.special(Value::Borrowed(token), source.user)?;
         let origin = Origin::Token {
             audience: source.audience.as_deref().filter(|text| !text.is_empty()),
         };
@@ -75,13 +67,11 @@ impl<'a> Collector<'a> {
 
     fn pod_certificate(
         &mut self,
-        volume: &str,
         index: usize,
         source: &'a PodCertificateProjection,
-        default: FileDefaults,
     ) -> Result<(), SourceError> {
         let key = SourceKey {
-            volume: volume.to_owned(),
+            volume: self.volume.to_owned(),
             index,
         };
         let issued = self.inputs.pod_certificates.get(&key);
@@ -105,7 +95,7 @@ impl<'a> Collector<'a> {
             let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
                 continue;
             };
-            let file = self.special(data, source.user, default)?;
+            let file = self.special(data, source.user)?;
             let origin = Origin::PodCertificate {
                 signer: &source.signer_name,
             };
@@ -117,13 +107,8 @@ impl<'a> Collector<'a> {
     /// A file that belongs to the user that its source or the volume names, or else to the user of the pod. If the pod
     /// has a user or a group, no other user may read it, whatever the volume's mode; the group gets its bit when the
     /// file is written.
-    fn special(
-        &mut self,
-        data: Value<'a>,
-        user: Option<i64>,
-        default: FileDefaults,
-    ) -> Result<File<'a>, SourceError> {
-        let mut file = self.file(data, None, user, default)?;
+    fn special(&mut self, data: Value<'a>, user: Option<i64>) -> Result<File<'a>, SourceError> {
+        let mut file = self.file(data, None, user)?;
         let of_pod = fs_user(self.pod);
         if of_pod.is_some() || fs_group(self.pod).is_some() {
             file.mode = 0o600;
