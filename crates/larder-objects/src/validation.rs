@@ -13,6 +13,7 @@
 mod certificates;
 mod environment;
 mod error;
+mod field;
 mod foreign;
 mod names;
 mod object;

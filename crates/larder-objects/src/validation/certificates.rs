@@ -8,8 +8,9 @@ use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 
 use super::{
     FieldErrors,
+    field::Field,
     names::is_subdomain,
-    object::{Scope, metadata_named},
+    object::{Scope, check_metadata},
 };
 use crate::{pem, x509::Certificate};
 
@@ -25,14 +26,18 @@ pub fn is_signer_name(text: &str) -> bool {
 
 /// Checks name, signer and certificates of a ClusterTrustBundle.
 pub fn cluster_trust_bundle(bundle: &ClusterTrustBundle) -> FieldErrors {
+    FieldErrors::found(|object| check_bundle(object, bundle))
+}
+
+fn check_bundle(object: &Field<'_>, bundle: &ClusterTrustBundle) {
     let signer = bundle.spec.signer_name.as_deref().unwrap_or_default();
-    let mut errors = metadata_named(&bundle.metadata, Scope::Cluster, |errors, field, name| {
+    let check_name = |field: &Field<'_>, name: &str| {
         if signer.is_empty() {
             if name.contains(':') {
                 let rule = "ClusterTrustBundle without signer name must not have \":\" in its name";
-                errors.invalid(field, name, rule);
+                field.invalid(name, rule);
             } else {
-                errors.check_subdomain(field, name);
+                field.check_subdomain(name);
             }
             return;
         }
@@ -42,16 +47,16 @@ pub fn cluster_trust_bundle(bundle: &ClusterTrustBundle) -> FieldErrors {
                 let rule = format!(
                     "ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
                 );
-                errors.invalid(field, name, &rule);
+                field.invalid(name, &rule);
             }
-            Some(suffix) => errors.check_subdomain_in(field, suffix, name),
+            Some(suffix) => field.check_subdomain_in(suffix, name),
         }
-    });
+    };
+    check_metadata(object, &bundle.metadata, Scope::Cluster, check_name);
     if !signer.is_empty() && !is_signer_name(signer) {
-        errors.invalid("spec.signerName", signer, SIGNER);
+        object.at("spec.signerName").invalid(signer, SIGNER);
     }
-    check_anchors(&mut errors, &bundle.spec.trust_bundle);
-    errors
+    check_anchors(&object.at("spec.trustBundle"), &bundle.spec.trust_bundle);
 }
 
 /// Checks what may not change when `old` becomes `new`.
@@ -59,15 +64,17 @@ pub fn cluster_trust_bundle_update(
     new: &ClusterTrustBundle,
     old: &ClusterTrustBundle,
 ) -> FieldErrors {
-    let mut errors = cluster_trust_bundle(new);
     let signer = |bundle: &ClusterTrustBundle| bundle.spec.signer_name.clone().unwrap_or_default();
-    if signer(new) != signer(old) {
-        errors.invalid("spec.signerName", &*signer(new), "field is immutable");
-    }
-    errors
+    FieldErrors::found(|object| {
+        check_bundle(object, new);
+        if signer(new) != signer(old) {
+            let field = object.at("spec.signerName");
+            field.invalid(signer(new), "field is immutable");
+        }
+    })
 }
 
-fn check_anchors(errors: &mut FieldErrors, text: &str) {
+fn check_anchors(field: &Field<'_>, text: &str) {
     let mut problems = Vec::new();
     let mut places: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
     let blocks = pem::blocks(text);
@@ -101,7 +108,7 @@ fn check_anchors(errors: &mut FieldErrors, text: &str) {
         }));
     }
     for problem in problems {
-        errors.invalid("spec.trustBundle", "<value omitted>", &problem);
+        field.invalid("<value omitted>", &problem);
     }
 }
 

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{
     ResourceFieldSelector, Volume,
 };
 
-use super::FieldErrors;
-use crate::{FieldPath, Quantity, split_subscript};
+use super::field::Field;
+use crate::{Quantity, split_subscript};
 
 /// Field paths that a variable may show. (Volumes may show others.)
 const ENV_FIELDS: [&str; 9] = [
@@ -25,9 +25,9 @@ const ENV_FIELDS: [&str; 9] = [
 
 const TOO_MANY: &str = "may not have more than one field specified at a time";
 
-pub(super) fn check_env_from(errors: &mut FieldErrors, field: &FieldPath, source: &EnvFromSource) {
+pub(super) fn check_env_from(field: &Field<'_>, source: &EnvFromSource) {
     if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
-        errors.check_environment_name(field.child("prefix"), prefix);
+        field.child("prefix").check_environment_name(prefix);
     }
     let map = source.config_map_ref.as_ref();
     let map = map.map(|source| ("configMapRef", &source.name));
@@ -35,35 +35,28 @@ pub(super) fn check_env_from(errors: &mut FieldErrors, field: &FieldPath, source
     let secret = secret.map(|source| ("secretRef", &source.name));
     if map.is_none() && secret.is_none() {
         let one_of = "must specify one of: `configMapRef` or `secretRef`";
-        errors.invalid(field, "", one_of);
+        field.invalid("", one_of);
     } else if map.is_some() && secret.is_some() {
-        errors.invalid(field, "", TOO_MANY);
+        field.invalid("", TOO_MANY);
     }
     for (kind, name) in map.into_iter().chain(secret) {
-        let field = field.child(kind).child("name");
         // The API server takes the name for the beginning of one.
-        errors.check_given(field, name, FieldErrors::check_subdomain_prefix);
+        let check = Field::check_subdomain_prefix;
+        field.child(kind).child("name").check_given(name, check);
     }
 }
 
-pub(super) fn check_env(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    variable: &EnvVar,
-    volumes: &HashMap<&str, &Volume>,
-) {
-    let check = FieldErrors::check_environment_name;
-    errors.check_given(field.child("name"), &variable.name, check);
+pub(super) fn check_env(field: &Field<'_>, variable: &EnvVar, volumes: &HashMap<&str, &Volume>) {
+    let check = Field::check_environment_name;
+    field.child("name").check_given(&variable.name, check);
     if let Some(source) = &variable.value_from {
-        let field = field.child("valueFrom");
         let has_value = !variable.value.as_deref().unwrap_or("").is_empty();
-        check_source(errors, &field, source, has_value, volumes);
+        check_source(&field.child("valueFrom"), source, has_value, volumes);
     }
 }
 
 fn check_source(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+    field: &Field<'_>,
     source: &EnvVarSource,
     has_value: bool,
     volumes: &HashMap<&str, &Volume>,
@@ -71,11 +64,11 @@ fn check_source(
     let mut sources = 0;
     if let Some(reference) = &source.field_ref {
         sources += 1;
-        check_field_ref(errors, &field.child("fieldRef"), reference, &ENV_FIELDS);
+        check_field_ref(&field.child("fieldRef"), reference, &ENV_FIELDS);
     }
     if let Some(reference) = &source.resource_field_ref {
         sources += 1;
-        check_resource_ref(errors, &field.child("resourceFieldRef"), reference);
+        check_resource_ref(&field.child("resourceFieldRef"), reference);
     }
     let map = source.config_map_key_ref.as_ref();
     let map = map.map(|key| ("configMapKeyRef", &key.name, &key.key));
@@ -83,46 +76,41 @@ fn check_source(
     let secret = secret.map(|key| ("secretKeyRef", &key.name, &key.key));
     for (kind, name, key) in map.into_iter().chain(secret) {
         sources += 1;
-        errors.check_subdomain(field.child(kind).child("name"), name);
-        let field = field.child(kind).child("key");
-        errors.check_given(field, key, FieldErrors::check_config_map_key);
+        field.child(kind).child("name").check_subdomain(name);
+        let check = Field::check_config_map_key;
+        field.child(kind).child("key").check_given(key, check);
     }
     if let Some(reference) = &source.file_key_ref {
         sources += 1;
-        check_file_ref(errors, &field.child("fileKeyRef"), reference, volumes);
+        check_file_ref(&field.child("fileKeyRef"), reference, volumes);
     }
     if sources == 0 {
         let one_of = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
-        errors.invalid(field, "", one_of);
+        field.invalid("", one_of);
     } else if sources > 1 {
-        errors.invalid(field, "", TOO_MANY);
+        field.invalid("", TOO_MANY);
     } else if has_value {
-        errors.invalid(field, "", "may not be specified when `value` is not empty");
+        field.invalid("", "may not be specified when `value` is not empty");
     }
 }
 
 /// Checks a reference to a field of the pod: one of `plain`, or a label or annotation by its key.
-pub(super) fn check_field_ref(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    reference: &ObjectFieldSelector,
-    plain: &[&str],
-) {
+pub(super) fn check_field_ref(field: &Field<'_>, reference: &ObjectFieldSelector, plain: &[&str]) {
     let version = reference.api_version.as_deref().unwrap_or("v1");
     let field = field.child("fieldPath");
     let path = &*reference.field_path;
     if path.is_empty() {
-        return errors.required(&field, "");
+        return field.required("");
     }
     if version != "v1" {
         let rule = format!("error converting fieldPath: unsupported pod version: {version}");
-        return errors.invalid(&field, path, &rule);
+        return field.invalid(path, &rule);
     }
     if let Some((base, key)) = split_subscript(path) {
         return match base {
-            "metadata.labels" => errors.check_qualified_name(&field, key, key),
-            "metadata.annotations" => errors.check_qualified_name(&field, &key.to_lowercase(), key),
-            _ => errors.invalid(&field, path, "does not support subscript"),
+            "metadata.labels" => field.check_qualified_name(key, key),
+            "metadata.annotations" => field.check_qualified_name(&key.to_lowercase(), key),
+            _ => field.invalid(path, "does not support subscript"),
         };
     }
     // The old name of the field.
@@ -132,19 +120,15 @@ pub(super) fn check_field_ref(
         path
     };
     if !plain.contains(&known) {
-        errors.not_supported(&field, path, plain);
+        field.not_supported(path, plain);
     }
 }
 
-pub(super) fn check_resource_ref(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    reference: &ResourceFieldSelector,
-) {
+pub(super) fn check_resource_ref(field: &Field<'_>, reference: &ResourceFieldSelector) {
     let resource = &*reference.resource;
     let resource_field = field.child("resource");
     if resource.is_empty() {
-        return errors.required(&resource_field, "");
+        return resource_field.required("");
     }
     let name = resource
         .strip_prefix("limits.")
@@ -161,16 +145,16 @@ pub(super) fn check_resource_ref(
             "requests.ephemeral-storage",
             "requests.memory",
         ];
-        return errors.not_supported(&resource_field, resource, &supported);
+        return resource_field.not_supported(resource, &supported);
     }
     if let Some(divisor) = &reference.divisor {
-        check_divisor(errors, &field.child("divisor"), resource, &divisor.0);
+        check_divisor(&field.child("divisor"), resource, &divisor.0);
     }
 }
 
 /// Zero stands for one; otherwise a processor is counted in units or thousandths, bytes in powers. How that is written
 /// is free, `1000m` for `1`, but for exponents: a power of ten or of two keeps its sort of suffix.
-fn check_divisor(errors: &mut FieldErrors, field: &FieldPath, resource: &str, divisor: &str) {
+fn check_divisor(field: &Field<'_>, resource: &str, divisor: &str) {
     let bytes = [
         "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
     ];
@@ -196,34 +180,33 @@ fn check_divisor(errors: &mut FieldErrors, field: &FieldPath, resource: &str, di
         };
         let rule =
             format!("only divisor's values {supported} are supported with the {kind} resource");
-        errors.invalid(field, resource, &rule);
+        field.invalid(resource, &rule);
     }
 }
 
 /// projection 10.6.2
 fn check_file_ref(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+    field: &Field<'_>,
     reference: &FileKeySelector,
     volumes: &HashMap<&str, &Volume>,
 ) {
     let volume_field = field.child("volumeName");
     match volumes.get(reference.volume_name.as_str()) {
-        _ if reference.volume_name.is_empty() => errors.required(&volume_field, ""),
+        _ if reference.volume_name.is_empty() => volume_field.required(""),
         None => {
             let known = volumes.keys().copied();
-            errors.not_found(&volume_field, &reference.volume_name, known);
+            volume_field.not_found(&reference.volume_name, known);
         }
         Some(volume) if volume.empty_dir.is_none() => {
             let rule = "referenced volume must be of type emptyDir";
-            errors.invalid(&volume_field, &*reference.volume_name, rule);
+            volume_field.invalid(&*reference.volume_name, rule);
         }
         Some(_) => {}
     }
-    let check = FieldErrors::check_environment_name;
-    errors.check_given(field.child("key"), &reference.key, check);
-    let check = FieldErrors::check_inside;
-    errors.check_given(field.child("path"), &reference.path, check);
+    let check = Field::check_environment_name;
+    field.child("key").check_given(&reference.key, check);
+    let check = Field::check_inside;
+    field.child("path").check_given(&reference.path, check);
 }
 
 #[cfg(test)]
@@ -232,6 +215,7 @@ mod tests {
     use serde_json::{Value, from_value, json};
 
     use super::*;
+    use crate::validation::FieldErrors;
 
     #[track_caller]
     fn check(variables: Value, expected: Expect) {
@@ -242,15 +226,11 @@ mod tests {
             .iter()
             .map(|volume| (&*volume.name, volume))
             .collect();
-        let mut errors = FieldErrors::default();
-        for (index, variable) in variables.iter().enumerate() {
-            check_env(
-                &mut errors,
-                &FieldPath::fields("env").index(index),
-                variable,
-                &volumes,
-            );
-        }
+        let errors = FieldErrors::found(|object| {
+            for (index, variable) in variables.iter().enumerate() {
+                check_env(&object.at("env").index(index), variable, &volumes);
+            }
+        });
         expected.assert_eq(&errors.lines());
     }
 
@@ -371,14 +351,11 @@ mod tests {
             {"configMapRef": {"name": "m"}, "secretRef": {"name": "s"}},
         ]))
         .unwrap();
-        let mut errors = FieldErrors::default();
-        for (index, source) in sources.iter().enumerate() {
-            check_env_from(
-                &mut errors,
-                &FieldPath::fields("envFrom").index(index),
-                source,
-            );
-        }
+        let errors = FieldErrors::found(|object| {
+            for (index, source) in sources.iter().enumerate() {
+                check_env_from(&object.at("envFrom").index(index), source);
+            }
+        });
         let fields: Vec<_> = errors.iter().map(|error| error.field.to_string()).collect();
         assert_eq!(
             fields,

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref};
 
-use crate::{FieldPath, similar::most_similar};
+use crate::FieldPath;
 
 /// Number of errors that are kept of one object. A hostile object has a wrong field for every few bytes.
 const MAX_FIELD_ERRORS: usize = 256;
@@ -87,7 +87,7 @@ impl fmt::Display for FieldError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldErrors {
     errors: Vec<FieldError>,
-    omitted: usize,
+    pub(super) omitted: usize,
 }
 
 impl FieldErrors {
@@ -117,81 +117,12 @@ impl FieldErrors {
         lines.join("\n") + "\n"
     }
 
-    pub(super) fn push(
-        &mut self,
-        field: impl Into<FieldPath>,
-        kind: FieldErrorKind,
-        value: Option<String>,
-        message: impl Into<String>,
-    ) {
-        self.add(FieldError {
-            field: field.into(),
-            kind,
-            value,
-            message: message.into(),
-        });
-    }
-
-    fn add(&mut self, error: FieldError) {
+    pub(super) fn add(&mut self, error: FieldError) {
         if self.errors.len() < MAX_FIELD_ERRORS {
             self.errors.push(error);
         } else {
             self.omitted += 1;
         }
-    }
-
-    pub(super) fn required(&mut self, field: impl Into<FieldPath>, message: &str) {
-        self.push(field, FieldErrorKind::Required, None, message);
-    }
-
-    pub(super) fn invalid(
-        &mut self,
-        field: impl Into<FieldPath>,
-        value: impl fmt::Debug,
-        message: &str,
-    ) {
-        let shown = Some(format!("{value:?}"));
-        self.push(field, FieldErrorKind::Invalid, shown, message);
-    }
-
-    pub(super) fn duplicate(&mut self, field: impl Into<FieldPath>, value: &str) {
-        let shown = Some(format!("{value:?}"));
-        self.push(field, FieldErrorKind::Duplicate, shown, "");
-    }
-
-    pub(super) fn forbidden(&mut self, field: impl Into<FieldPath>, message: &str) {
-        self.push(field, FieldErrorKind::Forbidden, None, message);
-    }
-
-    /// The message of the API server, and the most similar of the names that are there.
-    pub(super) fn not_found<'k>(
-        &mut self,
-        field: impl Into<FieldPath>,
-        value: &str,
-        known: impl IntoIterator<Item = &'k str>,
-    ) {
-        let shown = Some(format!("{value:?}"));
-        // Not for errors that are only counted: comparing costs more than the rest.
-        let known = known.into_iter().take_while(|_| self.omitted == 0);
-        let near = most_similar(value, known).map(|near| format!("did you mean {near:?}?"));
-        let near = near.unwrap_or_default();
-        self.push(field, FieldErrorKind::NotFound, shown, near);
-    }
-
-    pub(super) fn too_long(&mut self, field: impl Into<FieldPath>, message: String) {
-        self.push(field, FieldErrorKind::TooLong, None, message);
-    }
-
-    pub(super) fn not_supported(
-        &mut self,
-        field: impl Into<FieldPath>,
-        value: &str,
-        supported: &[&str],
-    ) {
-        let supported: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
-        let message = format!("supported values: {}", supported.join(", "));
-        let shown = Some(format!("{value:?}"));
-        self.push(field, FieldErrorKind::NotSupported, shown, message);
     }
 }
 
@@ -228,16 +159,22 @@ mod tests {
 
     #[test]
     fn errors_read_as_the_api_servers() {
-        let mut errors = FieldErrors::default();
-        errors.invalid("metadata.name", "A", "must be lower case");
+        let errors = FieldErrors::found(|object| {
+            object
+                .at("metadata.name")
+                .invalid("A", "must be lower case");
+        });
         assert_eq!(
             errors.to_string(),
             r#"metadata.name: Invalid value: "A": must be lower case"#
         );
-        errors.required("spec.containers", "");
-        errors.not_supported("spec.restartPolicy", "No", &["Always", "Never"]);
-        let name = FieldPath::fields("spec.volumes").index(1).child("name");
-        errors.duplicate(&name, "v");
+        let errors = errors.and(FieldErrors::found(|object| {
+            object.at("spec.containers").required("");
+            let policy = object.at("spec.restartPolicy");
+            policy.not_supported("No", &["Always", "Never"]);
+            let volume = object.at("spec.volumes").index(1);
+            volume.child("name").duplicate("v");
+        }));
         let errors = errors.within(&FieldPath::fields("spec.template"));
         assert_eq!(
             errors[1..]

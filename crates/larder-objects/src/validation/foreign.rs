@@ -8,8 +8,8 @@ use k8s_openapi::{
 };
 use serde_json::{Map, Value};
 
-use super::FieldErrors;
-use crate::{FieldPath, Quantity};
+use super::field::Field;
+use crate::Quantity;
 
 pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
@@ -50,40 +50,39 @@ pub(super) const TYPES: [(&str, &[&str]); 30] = [
 
 /// Checks the part `field` of `volume`, which is of type `volume_type`, has `fields`, and must have those `required`.
 pub(super) fn check(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+    field: &Field<'_>,
     (volume_type, required): (&str, &[&str]),
     fields: &Map<String, Value>,
     volume: &Volume,
 ) {
     for name in required {
         if fields.get(*name).is_none_or(is_empty) {
-            errors.required(field.child(name), "");
+            field.child(name).required("");
         }
     }
     let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let number = |name: &str| fields.get(name).and_then(Value::as_i64).unwrap_or(0);
-    let choice = |errors: &mut FieldErrors, name: &str, supported: &[&str]| {
+    let choice = |name: &str, supported: &[&str]| {
         let value = text(name);
         if fields.contains_key(name) && !supported.contains(&value) {
-            errors.not_supported(field.child(name), value, supported);
+            field.child(name).not_supported(value, supported);
         }
     };
     match volume_type {
         "emptyDir" => {
-            errors.check_range(field.child("mode"), number("mode"), 0..=0o1777);
+            field.child("mode").check_range(number("mode"), 0..=0o1777);
             let limit = fields.get("sizeLimit").and_then(Value::as_str);
             let field = field.child("sizeLimit");
             match limit.map(|text| (text, text.parse::<Quantity>())) {
-                Some((text, Err(error))) => errors.invalid(&field, text, &error.to_string()),
+                Some((text, Err(error))) => field.invalid(text, &error.to_string()),
                 Some((_, Ok(limit))) if limit < Quantity::default() => {
-                    errors.forbidden(&field, "SizeLimit field must be a valid resource quantity");
+                    field.forbidden("SizeLimit field must be a valid resource quantity");
                 }
                 _ => {}
             }
         }
         "hostPath" if !text("path").is_empty() => {
-            errors.check_inside(field.child("path"), text("path"));
+            field.child("path").check_inside(text("path"));
             let types = [
                 "",
                 "BlockDevice",
@@ -94,26 +93,26 @@ pub(super) fn check(
                 "FileOrCreate",
                 "Socket",
             ];
-            choice(errors, "type", &types);
+            choice("type", &types);
         }
-        "gitRepo" => errors.check_relative(field.child("directory"), text("directory")),
+        "gitRepo" => field.child("directory").check_relative(text("directory")),
         "nfs" if !text("path").starts_with('/') => {
             let rule = "must be an absolute path";
-            errors.invalid(field.child("path"), text("path"), rule);
+            field.child("path").invalid(text("path"), rule);
         }
         "iscsi" => {
             let (name, sorts) = (text("iqn"), ["iqn", "eui", "naa"]);
             if !name.is_empty() && !sorts.iter().any(|sort| name.starts_with(sort)) {
                 let rule = "must be valid format starting with iqn, eui, or naa";
-                errors.invalid(field.child("iqn"), name, rule);
+                field.child("iqn").invalid(name, rule);
             }
-            errors.check_range(field.child("lun"), number("lun"), 0..=255);
+            field.child("lun").check_range(number("lun"), 0..=255);
         }
         "awsElasticBlockStore" | "gcePersistentDisk" => {
             let partition = number("partition");
             if !(0..=255).contains(&partition) {
                 let rule = "must be between 1 and 255, inclusive";
-                errors.invalid(field.child("partition"), partition, rule);
+                field.child("partition").invalid(partition, rule);
             }
         }
         "fc" if ["targetWWNs", "wwids"]
@@ -121,25 +120,25 @@ pub(super) fn check(
             .all(|name| fields.get(*name).is_none_or(is_empty)) =>
         {
             let rule = "must specify either targetWWNs or wwids, but not both";
-            errors.required(field.child("targetWWNs"), rule);
+            field.child("targetWWNs").required(rule);
         }
         "flocker" if text("datasetName").is_empty() && text("datasetUUID").is_empty() => {
-            errors.required(field, "one of datasetName and datasetUUID is required");
+            field.required("one of datasetName and datasetUUID is required");
         }
         "quobyte" => {
             let rule = "must be a host:port pair or multiple pairs separated by commas";
             if text("registry").is_empty() {
-                errors.required(field.child("registry"), rule);
+                field.child("registry").required(rule);
             } else if !text("registry").split(',').all(|pair| pair.contains(':')) {
-                errors.invalid(field.child("registry"), text("registry"), rule);
+                field.child("registry").invalid(text("registry"), rule);
             }
-            errors.check_not_empty(field.child("volume"), text("volume"));
+            field.child("volume").check_not_empty(text("volume"));
         }
-        "image" => choice(errors, "pullPolicy", &PULL_POLICIES),
+        "image" => choice("pullPolicy", &PULL_POLICIES),
         "ephemeral" => {
             let claim = volume.ephemeral.iter();
             for claim in claim.flat_map(|volume| &volume.volume_claim_template) {
-                check_claim(errors, &field.child("volumeClaimTemplate"), claim);
+                check_claim(&field.child("volumeClaimTemplate"), claim);
             }
         }
         _ => {}
@@ -147,15 +146,16 @@ pub(super) fn check(
 }
 
 /// Checks a claim as far as every claim has the same fields: how it is accessed and how much it asks for.
-fn check_claim(errors: &mut FieldErrors, field: &FieldPath, claim: &PersistentVolumeClaimTemplate) {
+fn check_claim(field: &Field<'_>, claim: &PersistentVolumeClaimTemplate) {
     let labels = claim.metadata.iter().flat_map(|held| &held.labels);
     for (key, _) in labels.flatten() {
-        errors.check_qualified_name(field.child("metadata").child("labels"), key, key);
+        let field = field.at("metadata.labels");
+        field.check_qualified_name(key, key);
     }
-    let modes_field = field.child("spec").child("accessModes");
+    let modes_field = field.at("spec.accessModes");
     let modes = claim.spec.access_modes.as_deref().unwrap_or_default();
     if modes.is_empty() {
-        errors.required(&modes_field, "at least 1 access mode is required");
+        modes_field.required("at least 1 access mode is required");
     }
     let supported = [
         "ReadOnlyMany",
@@ -164,17 +164,17 @@ fn check_claim(errors: &mut FieldErrors, field: &FieldPath, claim: &PersistentVo
         "ReadWriteOncePod",
     ];
     for mode in modes {
-        errors.check_choice(&modes_field, Some(mode), &supported);
+        modes_field.check_choice(Some(mode), &supported);
     }
     let resources = claim.spec.resources.as_ref();
     let requests = resources.and_then(|held| held.requests.as_ref());
-    let field = field.child("spec").child("resources").key("storage");
+    let field = field.at("spec.resources").key("storage");
     match requests.and_then(|requests| requests.get("storage")) {
-        None => errors.required(&field, ""),
+        None => field.required(""),
         Some(resource::Quantity(text)) => match text.parse::<Quantity>() {
-            Err(error) => errors.invalid(&field, &**text, &error.to_string()),
+            Err(error) => field.invalid(&**text, &error.to_string()),
             Ok(size) if size <= Quantity::default() => {
-                errors.invalid(&field, &**text, "must be greater than zero");
+                field.invalid(&**text, "must be greater than zero");
             }
             Ok(_) => {}
         },
@@ -195,6 +195,7 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
+    use crate::validation::FieldErrors;
     use crate::validation::volumes::check_volume;
 
     #[test]
@@ -208,8 +209,7 @@ mod tests {
             // As much as the type needs to be decoded.
             volume[volume_type] = json!({"lun": 0, "secretRef": {"name": "s"}});
             let volume: Volume = from_value(volume).unwrap();
-            let mut errors = FieldErrors::default();
-            check_volume(&mut errors, &FieldPath::fields("v"), &volume);
+            let errors = FieldErrors::found(|object| check_volume(&object.at("v"), &volume));
             for name in required {
                 let field = format!("v.{volume_type}.{name}");
                 assert!(
@@ -253,8 +253,7 @@ mod tests {
             let mut volume = volume;
             volume["name"] = "v".into();
             let volume: Volume = from_value(volume).unwrap();
-            let mut errors = FieldErrors::default();
-            check_volume(&mut errors, &FieldPath::fields("v"), &volume);
+            let errors = FieldErrors::found(|object| check_volume(&object.at("v"), &volume));
             assert_eq!(errors.to_string(), error);
         }
     }

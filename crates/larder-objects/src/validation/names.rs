@@ -5,8 +5,7 @@
 
 use std::{borrow::Cow, ops::RangeInclusive};
 
-use super::FieldErrors;
-use crate::FieldPath;
+use super::field::Field;
 
 pub(super) const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 pub(super) const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
@@ -131,143 +130,112 @@ pub(super) fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 
-impl FieldErrors {
-    pub(super) fn check_not_empty(&mut self, field: impl Into<FieldPath>, text: &str) {
+impl Field<'_> {
+    pub(super) fn check_not_empty(&self, text: &str) {
         if text.is_empty() {
-            self.required(field, "");
+            self.required("");
         }
     }
 
     /// A text that must not be empty, and passes `check` otherwise.
-    pub(super) fn check_given(
-        &mut self,
-        field: FieldPath,
-        text: &str,
-        check: impl FnOnce(&mut Self, FieldPath, &str),
-    ) {
+    pub(super) fn check_given(&self, text: &str, check: impl FnOnce(&Self, &str)) {
         if text.is_empty() {
-            self.required(field, "");
+            self.required("");
         } else {
-            check(self, field, text);
+            check(self, text);
         }
     }
 
-    pub(super) fn check_environment_name(&mut self, field: impl Into<FieldPath>, name: &str) {
+    pub(super) fn check_environment_name(&self, name: &str) {
         if !is_environment_name(name) {
-            self.invalid(field, name, ENVIRONMENT);
+            self.invalid(name, ENVIRONMENT);
         }
     }
 
-    pub(super) fn check_subdomain(&mut self, field: impl Into<FieldPath>, text: &str) {
-        self.check_subdomain_in(field, text, text);
+    pub(super) fn check_subdomain(&self, text: &str) {
+        self.check_subdomain_in(text, text);
     }
 
     /// `checked` is what the rule applies to, `text` what the error shows.
-    pub(super) fn check_subdomain_in(
-        &mut self,
-        field: impl Into<FieldPath>,
-        checked: &str,
-        text: &str,
-    ) {
-        let field = &field.into();
+    pub(super) fn check_subdomain_in(&self, checked: &str, text: &str) {
         if checked.len() > MAX_SUBDOMAIN {
-            self.invalid(field, text, &too_long(MAX_SUBDOMAIN));
+            self.invalid(text, &too_long(MAX_SUBDOMAIN));
         }
         if !checked.split('.').all(is_unbounded_label) {
-            self.invalid(field, text, SUBDOMAIN);
+            self.invalid(text, SUBDOMAIN);
         }
     }
 
     /// As [`Self::check_subdomain`], for a name to which something is going to be added: it may end in a dash.
-    pub(super) fn check_subdomain_prefix(&mut self, field: impl Into<FieldPath>, text: &str) {
-        self.check_subdomain_in(field, &without_dash(text), text);
+    pub(super) fn check_subdomain_prefix(&self, text: &str) {
+        self.check_subdomain_in(&without_dash(text), text);
     }
 
-    pub(super) fn check_label(&mut self, field: impl Into<FieldPath>, text: &str) {
-        let field = &field.into();
+    pub(super) fn check_label(&self, text: &str) {
         if text.len() > MAX_LABEL {
-            self.invalid(field, text, &too_long(MAX_LABEL));
+            self.invalid(text, &too_long(MAX_LABEL));
         }
         if !is_unbounded_label(text) {
             let has_dots = text.split('.').all(is_unbounded_label);
             let no_dots = "must not contain dots";
-            self.invalid(field, text, if has_dots { no_dots } else { LABEL });
+            self.invalid(text, if has_dots { no_dots } else { LABEL });
         }
     }
 
-    pub(super) fn check_label_value(&mut self, field: impl Into<FieldPath>, text: &str) {
-        let field = &field.into();
+    pub(super) fn check_label_value(&self, text: &str) {
         if text.len() > MAX_LABEL {
-            self.invalid(field, text, &too_long(MAX_LABEL));
+            self.invalid(text, &too_long(MAX_LABEL));
         }
         if !has_label_form(text) {
-            self.invalid(field, text, LABEL_VALUE);
+            self.invalid(text, LABEL_VALUE);
         }
     }
 
     /// A path within a volume.
-    pub(super) fn check_relative(&mut self, field: impl Into<FieldPath>, path: &str) {
-        let field = &field.into();
+    pub(super) fn check_relative(&self, path: &str) {
         if path.starts_with('/') {
-            self.invalid(field, path, "must be a relative path");
+            self.invalid(path, "must be a relative path");
         }
-        self.check_inside(field, path);
+        self.check_inside(path);
     }
 
     /// A path that does not lead out of where it begins.
-    pub(super) fn check_inside(&mut self, field: impl Into<FieldPath>, path: &str) {
+    pub(super) fn check_inside(&self, path: &str) {
         if path.split('/').any(|element| element == "..") {
-            self.invalid(field, path, "must not contain '..'");
+            self.invalid(path, "must not contain '..'");
         }
     }
 
     /// `checked` is what the rule applies to, `text` what the error shows.
-    pub(super) fn check_qualified_name(
-        &mut self,
-        field: impl Into<FieldPath>,
-        checked: &str,
-        text: &str,
-    ) {
-        let field = &field.into();
+    pub(super) fn check_qualified_name(&self, checked: &str, text: &str) {
         for problem in qualified_name_problems(checked) {
-            self.invalid(field, text, &problem);
+            self.invalid(text, &problem);
         }
     }
 
-    pub(super) fn check_config_map_key(&mut self, field: impl Into<FieldPath>, key: &str) {
-        let field = &field.into();
+    pub(super) fn check_config_map_key(&self, key: &str) {
         for problem in config_map_key_problems(key) {
-            self.invalid(field, key, &problem);
+            self.invalid(key, &problem);
         }
     }
 
     /// A value that is not set breaks no rule.
-    pub(super) fn check_choice(
-        &mut self,
-        field: impl Into<FieldPath>,
-        value: Option<&str>,
-        supported: &[&str],
-    ) {
+    pub(super) fn check_choice(&self, value: Option<&str>, supported: &[&str]) {
         if let Some(value) = value.filter(|value| !supported.contains(value)) {
-            self.not_supported(field, value, supported);
+            self.not_supported(value, supported);
         }
     }
 
     /// The number of a user or group.
-    pub(super) fn check_id(&mut self, field: impl Into<FieldPath>, id: Option<i64>) {
-        self.check_range(field, id.unwrap_or(0), 0..=i64::from(i32::MAX));
+    pub(super) fn check_id(&self, id: Option<i64>) {
+        self.check_range(id.unwrap_or(0), 0..=i64::from(i32::MAX));
     }
 
-    pub(super) fn check_range(
-        &mut self,
-        field: impl Into<FieldPath>,
-        number: i64,
-        range: RangeInclusive<i64>,
-    ) {
+    pub(super) fn check_range(&self, number: i64, range: RangeInclusive<i64>) {
         if !range.contains(&number) {
             let (least, most) = range.into_inner();
             let rule = format!("must be between {least} and {most}, inclusive");
-            self.invalid(field, number, &rule);
+            self.invalid(number, &rule);
         }
     }
 }

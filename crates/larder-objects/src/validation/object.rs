@@ -11,9 +11,10 @@ use smol_str::SmolStr;
 
 use super::{
     FieldErrors,
+    field::Field,
     ports::{PORTS, PROTOCOLS},
 };
-use crate::{ConfigMap, FieldPath, Secret};
+use crate::{ConfigMap, Secret};
 
 /// Largest sum of the values of a ConfigMap or a Secret, in bytes.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
@@ -37,135 +38,136 @@ pub enum Scope {
 
 /// Checks name, namespace, labels and annotations.
 pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
-    let prefix = metadata.generate_name.as_deref().unwrap_or("");
-    let mut errors = FieldErrors::default();
-    if !prefix.is_empty() {
-        errors.check_subdomain_prefix("metadata.generateName", prefix);
-    }
-    let check_name = FieldErrors::check_subdomain;
-    errors.and(metadata_named(metadata, scope, check_name))
+    FieldErrors::found(|object| {
+        let prefix = metadata.generate_name.as_deref().unwrap_or("");
+        if !prefix.is_empty() {
+            let field = object.at("metadata.generateName");
+            field.check_subdomain_prefix(prefix);
+        }
+        check_metadata(object, metadata, scope, Field::check_subdomain);
+    })
 }
 
-pub(super) fn metadata_named(
+pub(super) fn check_metadata<'e>(
+    object: &Field<'e>,
     metadata: &ObjectMeta,
     scope: Scope,
-    check_name: impl Fn(&mut FieldErrors, &'static str, &str),
-) -> FieldErrors {
-    let mut errors = FieldErrors::default();
+    check_name: impl Fn(&Field<'e>, &str),
+) {
+    let field = &object.child("metadata");
+    let name = field.child("name");
     match metadata.name.as_deref().unwrap_or("") {
-        "" => errors.required("metadata.name", "name or generateName is required"),
-        name => check_name(&mut errors, "metadata.name", name),
+        "" => name.required("name or generateName is required"),
+        given => check_name(&name, given),
     }
+    let namespace = field.child("namespace");
     match (scope, metadata.namespace.as_deref().unwrap_or("")) {
-        (Scope::Namespaced, "") => errors.required("metadata.namespace", ""),
-        (Scope::Namespaced, namespace) => {
-            errors.check_label("metadata.namespace", namespace);
-        }
+        (Scope::Namespaced, "") => namespace.required(""),
+        (Scope::Namespaced, given) => namespace.check_label(given),
         (Scope::Cluster, "") => {}
-        (Scope::Cluster, _) => errors.forbidden("metadata.namespace", "not allowed on this type"),
+        (Scope::Cluster, _) => namespace.forbidden("not allowed on this type"),
     }
-    check_owners(&mut errors, metadata.owner_references.as_deref());
+    for owner in metadata.owner_references.iter().flatten() {
+        check_owner(&field.child("ownerReferences"), owner);
+    }
+    let labels = field.child("labels");
     for (key, value) in metadata.labels.iter().flatten() {
-        errors.check_qualified_name("metadata.labels", key, key);
-        errors.check_label_value("metadata.labels", value);
+        labels.check_qualified_name(key, key);
+        labels.check_label_value(value);
     }
+    let annotations = field.child("annotations");
     for key in metadata.annotations.iter().flat_map(BTreeMap::keys) {
         // Annotation keys may have capitals in their prefix.
-        errors.check_qualified_name("metadata.annotations", &key.to_lowercase(), key);
+        annotations.check_qualified_name(&key.to_lowercase(), key);
     }
-    let annotations = metadata.annotations.iter().flatten();
-    let size: usize = annotations
-        .map(|(key, value)| key.len() + value.len())
-        .sum();
+    let all = metadata.annotations.iter().flatten();
+    let size: usize = all.map(|(key, value)| key.len() + value.len()).sum();
     if size > MAX_ANNOTATION_BYTES {
         let rule = format!("may not be more than {MAX_ANNOTATION_BYTES} bytes");
-        errors.too_long("metadata.annotations", rule);
+        annotations.too_long(rule);
     }
     for (index, finalizer) in metadata.finalizers.iter().flatten().enumerate() {
-        let field = FieldPath::fields("metadata.finalizers").index(index);
-        let before = errors.len();
-        errors.check_qualified_name(&field, finalizer, finalizer);
-        if errors.len() == before && !finalizer.contains('/') && !FINALIZERS.contains(&&**finalizer)
+        let field = field.child("finalizers").index(index);
+        let before = field.errors();
+        field.check_qualified_name(finalizer, finalizer);
+        if field.errors() == before
+            && !finalizer.contains('/')
+            && !FINALIZERS.contains(&&**finalizer)
         {
             let rule = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.invalid(&field, &**finalizer, rule);
+            field.invalid(&**finalizer, rule);
         }
     }
-    errors
 }
 
-fn check_owners(errors: &mut FieldErrors, owners: Option<&[OwnerReference]>) {
-    let owners = owners.unwrap_or_default();
-    for owner in owners {
-        for (name, text) in [
-            ("apiVersion", &owner.api_version),
-            ("kind", &owner.kind),
-            ("name", &owner.name),
-            ("uid", &owner.uid),
-        ] {
-            if text.is_empty() {
-                let field = FieldPath::fields("metadata.ownerReferences").child(name);
-                errors.invalid(&field, "", "must not be empty");
-            }
+fn check_owner(field: &Field<'_>, owner: &OwnerReference) {
+    for (name, text) in [
+        ("apiVersion", &owner.api_version),
+        ("kind", &owner.kind),
+        ("name", &owner.name),
+        ("uid", &owner.uid),
+    ] {
+        if text.is_empty() {
+            field.child(name).invalid("", "must not be empty");
         }
     }
 }
 
 /// Checks keys and size of a ConfigMap; [`metadata`] checks the rest.
 pub fn config_map(map: &ConfigMap) -> FieldErrors {
-    let mut errors = FieldErrors::default();
-    for key in map.data.keys() {
-        let field = FieldPath::fields("data").key(key);
-        errors.check_config_map_key(&field, key);
-        if map.binary_data.contains_key(key) {
-            errors.invalid(&field, key, "duplicate of key present in binaryData");
+    FieldErrors::found(|object| {
+        let (text, binary) = (object.child("data"), object.child("binaryData"));
+        for key in map.data.keys() {
+            let field = text.key(key);
+            field.check_config_map_key(key);
+            if map.binary_data.contains_key(key) {
+                field.invalid(key, "duplicate of key present in binaryData");
+            }
         }
-    }
-    for key in map.binary_data.keys() {
-        errors.check_config_map_key(FieldPath::fields("binaryData").key(key), key);
-    }
-    let text: usize = map.data.values().map(SmolStr::len).sum();
-    let binary: usize = map.binary_data.values().map(Vec::len).sum();
-    check_size(&mut errors, text + binary);
-    errors
+        for key in map.binary_data.keys() {
+            binary.key(key).check_config_map_key(key);
+        }
+        let bytes: usize = map.data.values().map(SmolStr::len).sum();
+        let more: usize = map.binary_data.values().map(Vec::len).sum();
+        check_size(&text, bytes + more);
+    })
 }
 
 /// Checks keys, size and what its type demands of a Secret; [`metadata`] checks the rest.
 pub fn secret(secret: &Secret) -> FieldErrors {
-    let mut errors = FieldErrors::default();
-    for key in secret.data.keys() {
-        errors.check_config_map_key(FieldPath::fields("data").key(key), key);
-    }
-    let bytes = secret.data.values().map(|value| value.len()).sum();
-    check_size(&mut errors, bytes);
-    let required: &[&str] = match &*secret.type_ {
-        "kubernetes.io/tls" => &["tls.crt", "tls.key"],
-        "kubernetes.io/dockercfg" => &[".dockercfg"],
-        "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
-        "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
-        _ => &[],
-    };
-    for key in required.iter().filter(|key| !secret.data.contains_key(key)) {
-        errors.required(FieldPath::fields("data").key(key), "");
-    }
-    if let "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" = &*secret.type_ {
-        for key in required {
-            let held = secret.data.get(key);
-            if held.is_some_and(|value| !is_json_object(value)) {
-                let field = FieldPath::fields("data").key(key);
-                errors.invalid(field, REDACTED, "must be a JSON object");
+    FieldErrors::found(|object| {
+        let data = object.child("data");
+        for key in secret.data.keys() {
+            data.key(key).check_config_map_key(key);
+        }
+        check_size(&data, secret.data.values().map(|value| value.len()).sum());
+        let required: &[&str] = match &*secret.type_ {
+            "kubernetes.io/tls" => &["tls.crt", "tls.key"],
+            "kubernetes.io/dockercfg" => &[".dockercfg"],
+            "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
+            "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
+            _ => &[],
+        };
+        for key in required.iter().filter(|key| !secret.data.contains_key(key)) {
+            data.key(key).required("");
+        }
+        if let "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" = &*secret.type_ {
+            for key in required {
+                let held = secret.data.get(key);
+                if held.is_some_and(|value| !is_json_object(value)) {
+                    data.key(key).invalid(REDACTED, "must be a JSON object");
+                }
             }
         }
-    }
-    let either = ["username", "password"];
-    if secret.type_ == "kubernetes.io/basic-auth"
-        && !either.iter().any(|key| secret.data.contains_key(key))
-    {
-        for key in either {
-            errors.required(FieldPath::fields("data").key(key), "");
+        let either = ["username", "password"];
+        if secret.type_ == "kubernetes.io/basic-auth"
+            && !either.iter().any(|key| secret.data.contains_key(key))
+        {
+            for key in either {
+                data.key(key).required("");
+            }
         }
-    }
-    errors
+    })
 }
 
 /// Whether the API server would decode `bytes` into a map. Copies none of them.
@@ -175,56 +177,60 @@ fn is_json_object(bytes: &[u8]) -> bool {
         && serde_json::from_slice::<IgnoredAny>(bytes).is_ok()
 }
 
-fn check_size(errors: &mut FieldErrors, bytes: usize) {
+fn check_size(field: &Field<'_>, bytes: usize) {
     if bytes > MAX_OBJECT_BYTES {
         let rule = format!("may not be more than {MAX_OBJECT_BYTES} bytes");
-        errors.too_long("data", rule);
+        field.too_long(rule);
     }
 }
 
 /// Checks what may not change when `old` becomes `new`.
 pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
-    let mut errors = FieldErrors::default();
-    if old.immutable {
-        check_unchanged(&mut errors, "immutable", new.immutable);
-        check_unchanged(&mut errors, "data", new.data == old.data);
-        let same = new.binary_data == old.binary_data;
-        check_unchanged(&mut errors, "binaryData", same);
-    }
+    let errors = FieldErrors::found(|object| {
+        if old.immutable {
+            check_unchanged(&object.child("immutable"), new.immutable);
+            check_unchanged(&object.child("data"), new.data == old.data);
+            let same = new.binary_data == old.binary_data;
+            check_unchanged(&object.child("binaryData"), same);
+        }
+    });
     errors.and(config_map(new))
 }
 
 /// Checks what may not change when `old` becomes `new`.
 pub fn secret_update(new: &Secret, old: &Secret) -> FieldErrors {
-    let mut errors = FieldErrors::default();
-    if new.type_ != old.type_ {
-        errors.invalid("type", &*new.type_, "field is immutable");
-    }
-    if old.immutable {
-        check_unchanged(&mut errors, "immutable", new.immutable);
-        check_unchanged(&mut errors, "data", new.data == old.data);
-    }
+    let errors = FieldErrors::found(|object| {
+        if new.type_ != old.type_ {
+            let field = object.child("type");
+            field.invalid(&*new.type_, "field is immutable");
+        }
+        if old.immutable {
+            check_unchanged(&object.child("immutable"), new.immutable);
+            check_unchanged(&object.child("data"), new.data == old.data);
+        }
+    });
     errors.and(secret(new))
 }
 
-fn check_unchanged(errors: &mut FieldErrors, field: &'static str, same: bool) {
+fn check_unchanged(field: &Field<'_>, same: bool) {
     if !same {
-        errors.forbidden(field, "field is immutable when `immutable` is set");
+        field.forbidden("field is immutable when `immutable` is set");
     }
 }
 
 /// Checks names and ports of a Service.
 pub fn service(service: &Service) -> FieldErrors {
-    let check_name = FieldErrors::check_label;
-    let mut errors = metadata_named(&service.metadata, Scope::Namespaced, check_name);
-    let ports = service.spec.iter().flat_map(|spec| &spec.ports).flatten();
-    for (index, port) in ports.enumerate() {
-        let field = FieldPath::fields("spec.ports").index(index);
-        errors.check_range(field.child("port"), port.port.into(), PORTS);
-        let protocol = port.protocol.as_deref();
-        errors.check_choice(field.child("protocol"), protocol, &PROTOCOLS);
-    }
-    errors
+    FieldErrors::found(|object| {
+        let scope = Scope::Namespaced;
+        check_metadata(object, &service.metadata, scope, Field::check_label);
+        let ports = service.spec.iter().flat_map(|spec| &spec.ports).flatten();
+        for (index, port) in ports.enumerate() {
+            let field = object.at("spec.ports").index(index);
+            field.child("port").check_range(port.port.into(), PORTS);
+            let protocol = port.protocol.as_deref();
+            field.child("protocol").check_choice(protocol, &PROTOCOLS);
+        }
+    })
 }
 
 /// Checks the metadata of a Node.
@@ -234,8 +240,10 @@ pub fn node(node: &Node) -> FieldErrors {
 
 /// Checks the metadata of a Namespace, whose name is a label.
 pub fn namespace(namespace: &Namespace) -> FieldErrors {
-    let check_name = FieldErrors::check_label;
-    metadata_named(&namespace.metadata, Scope::Cluster, check_name)
+    FieldErrors::found(|object| {
+        let metadata = &namespace.metadata;
+        check_metadata(object, metadata, Scope::Cluster, Field::check_label);
+    })
 }
 
 /// Checks the metadata of a ServiceAccount.

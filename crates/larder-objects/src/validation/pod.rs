@@ -12,57 +12,56 @@ mod own;
 use super::{
     FieldErrorKind, FieldErrors, Scope,
     environment::{check_env, check_env_from},
+    field::Field,
     foreign::PULL_POLICIES,
     metadata,
     ports::{check_host_ports, check_ports},
     resources::{Owner, check_resources, check_whole},
     volumes::check_volume,
 };
-use crate::FieldPath;
 
 /// Checks a pod as for its creation, after the defaults.
 pub fn pod(pod: &Pod) -> FieldErrors {
-    let mut errors = metadata(&pod.metadata, Scope::Namespaced);
-    match &pod.spec {
-        Some(spec) => check_spec(&mut errors, spec),
-        None => errors.required("spec.containers", ""),
-    }
-    errors
+    let errors = metadata(&pod.metadata, Scope::Namespaced);
+    errors.and(FieldErrors::found(|object| match &pod.spec {
+        Some(spec) => check_spec(&object.child("spec"), spec),
+        None => object.at("spec.containers").required(""),
+    }))
 }
 
-fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
+fn check_spec(field: &Field<'_>, spec: &PodSpec) {
     let (mut volumes, mut by_name) = (HashSet::new(), HashMap::new());
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         by_name.entry(&*volume.name).or_insert(volume);
-        let field = FieldPath::fields("spec.volumes").index(index);
-        let before = errors.len();
-        check_volume(errors, &field, volume);
-        if errors.len() == before && !volumes.insert(&*volume.name) {
-            errors.duplicate(field.child("name"), &volume.name);
+        let volume_field = field.child("volumes").index(index);
+        let before = field.errors();
+        check_volume(&volume_field, volume);
+        if field.errors() == before && !volumes.insert(&*volume.name) {
+            volume_field.child("name").duplicate(&volume.name);
         }
     }
     if spec.containers.is_empty() {
-        errors.required("spec.containers", "");
+        field.child("containers").required("");
     }
     let mut names = HashSet::new();
-    for container in containers(spec) {
-        check_container(errors, &container, &mut names, (&volumes, &by_name), spec);
+    for container in containers(field, spec) {
+        check_container(&container, &mut names, (&volumes, &by_name), spec);
     }
-    check_host_ports(errors, &spec.containers);
-    check_whole(errors, spec);
-    own::check_own(errors, spec);
-    for container in containers(spec) {
+    check_host_ports(&field.child("containers"), &spec.containers);
+    check_whole(field, spec);
+    own::check_own(field, spec);
+    for container in containers(field, spec) {
         if container.image.trim() != container.image {
-            let field = container.field.child("image");
             let rule = "must not have leading or trailing whitespace";
-            errors.invalid(&field, container.image, rule);
+            let field = container.field.child("image");
+            field.invalid(container.image, rule);
         }
     }
 }
 
 /// The common fields of the three kinds of containers.
 struct AnyContainer<'a> {
-    field: FieldPath,
+    field: Field<'a>,
     is_regular: bool,
     name: &'a str,
     image: &'a str,
@@ -78,11 +77,11 @@ struct AnyContainer<'a> {
 }
 
 /// All containers in the order of the API server's checks: regular, init, ephemeral.
-fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
+fn containers<'a>(field: &Field<'a>, spec: &'a PodSpec) -> Vec<AnyContainer<'a>> {
     macro_rules! any {
         ($list:expr, $name:literal) => {
             $list.enumerate().map(|(index, container)| AnyContainer {
-                field: FieldPath::fields(concat!("spec.", $name)).index(index),
+                field: field.child($name).index(index),
                 is_regular: $name == "containers",
                 name: &container.name,
                 image: container.image.as_deref().unwrap_or(""),
@@ -107,7 +106,6 @@ fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
 }
 
 fn check_container<'a>(
-    errors: &mut FieldErrors,
     container: &AnyContainer<'a>,
     names: &mut HashSet<&'a str>,
     (volumes, volumes_by_name): (&HashSet<&str>, &HashMap<&str, &Volume>),
@@ -115,59 +113,56 @@ fn check_container<'a>(
 ) {
     let field = &container.field;
     let name_field = field.child("name");
-    errors.check_given(name_field.clone(), container.name, FieldErrors::check_label);
-    errors.check_not_empty(field.child("image"), container.image);
-    let choice = |errors: &mut FieldErrors, name, chosen, supported| {
-        errors.check_choice(field.child(name), chosen, supported);
-    };
+    name_field.check_given(container.name, Field::check_label);
+    field.child("image").check_not_empty(container.image);
     let policies = &["File", "FallbackToLogsOnError"];
-    let policy = container.message_policy;
-    choice(errors, "terminationMessagePolicy", policy, policies);
+    let policy_field = field.child("terminationMessagePolicy");
+    policy_field.check_choice(container.message_policy, policies);
     let host_network = spec.host_network == Some(true) && container.is_regular;
-    check_ports(errors, &field.child("ports"), container.ports, host_network);
+    check_ports(&field.child("ports"), container.ports, host_network);
     for (index, variable) in container.env.iter().enumerate() {
-        let field = field.child("env").index(index);
-        check_env(errors, &field, variable, volumes_by_name);
+        check_env(&field.child("env").index(index), variable, volumes_by_name);
     }
     for (index, source) in container.env_from.iter().enumerate() {
-        check_env_from(errors, &field.child("envFrom").index(index), source);
+        check_env_from(&field.child("envFrom").index(index), source);
     }
     let security = container.security;
     let is_privileged = security.is_some_and(|context| context.privileged == Some(true));
     let mut paths = HashSet::new();
     for (index, mount) in container.mounts.iter().enumerate() {
         let field = field.child("volumeMounts").index(index);
-        check_mount(errors, &field, mount, volumes, &mut paths);
+        check_mount(&field, mount, volumes, &mut paths);
         if mount.mount_propagation.as_deref() == Some("Bidirectional") && !is_privileged {
             let rule = "Bidirectional mount propagation is available only to privileged containers";
-            errors.forbidden(field.child("mountPropagation"), rule);
+            field.child("mountPropagation").forbidden(rule);
         }
-        check_recursive_read_only(errors, &field.child("recursiveReadOnly"), mount);
+        check_recursive_read_only(&field.child("recursiveReadOnly"), mount);
     }
-    let policy = container.pull_policy;
-    choice(errors, "imagePullPolicy", policy, &PULL_POLICIES);
+    let policy_field = field.child("imagePullPolicy");
+    policy_field.check_choice(container.pull_policy, &PULL_POLICIES);
     let resources = field.child("resources");
-    check_resources(errors, &resources, container.resources, Owner::Container);
+    check_resources(&resources, container.resources, Owner::Container);
     if let Some(context) = security {
-        check_security(errors, &field.child("securityContext"), context);
+        check_security(&field.child("securityContext"), context);
     }
     if !container.name.is_empty() && !names.insert(container.name) {
-        errors.duplicate(&name_field, container.name);
+        name_field.duplicate(container.name);
     }
     let policies = &["Always", "Never", "OnFailure"];
-    choice(errors, "restartPolicy", container.restart_policy, policies);
+    let policy_field = field.child("restartPolicy");
+    policy_field.check_choice(container.restart_policy, policies);
 }
 
 /// Rules of a container's security context (kube-apiserver 1.36, `ValidateSecurityContext`).
-fn check_security(errors: &mut FieldErrors, field: &FieldPath, context: &SecurityContext) {
-    errors.check_id(field.child("runAsUser"), context.run_as_user);
-    errors.check_id(field.child("runAsGroup"), context.run_as_group);
+fn check_security(field: &Field<'_>, context: &SecurityContext) {
+    field.child("runAsUser").check_id(context.run_as_user);
+    field.child("runAsGroup").check_id(context.run_as_group);
     if context.allow_privilege_escalation != Some(false) {
         return;
     }
     if context.privileged == Some(true) {
         let rule = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-        errors.push(field, FieldErrorKind::Invalid, None, rule);
+        field.report(FieldErrorKind::Invalid, None, rule);
     }
     let added = context.capabilities.iter();
     let mut added = added.flat_map(|capabilities| capabilities.add.iter().flatten());
@@ -175,67 +170,66 @@ fn check_security(errors: &mut FieldErrors, field: &FieldPath, context: &Securit
     if added.any(|capability| capability == "CAP_SYS_ADMIN") {
         let rule =
             "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-        errors.push(field, FieldErrorKind::Invalid, None, rule);
+        field.report(FieldErrorKind::Invalid, None, rule);
     }
 }
 
 fn check_mount<'a>(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+    field: &Field<'_>,
     mount: &'a VolumeMount,
     volumes: &HashSet<&str>,
     paths: &mut HashSet<&'a str>,
 ) {
     let (name_field, path_field) = (&field.child("name"), &field.child("mountPath"));
-    errors.check_not_empty(name_field, &mount.name);
+    name_field.check_not_empty(&mount.name);
     if !volumes.contains(&*mount.name) {
-        errors.not_found(name_field, &mount.name, volumes.iter().copied());
+        name_field.not_found(&mount.name, volumes.iter().copied());
     }
-    errors.check_not_empty(path_field, &mount.mount_path);
+    path_field.check_not_empty(&mount.mount_path);
     if !paths.insert(&*mount.mount_path) {
-        errors.invalid(path_field, &*mount.mount_path, "must be unique");
+        path_field.invalid(&*mount.mount_path, "must be unique");
     }
     let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
     let (sub_path, expression) = (text(&mount.sub_path), text(&mount.sub_path_expr));
     if let Some(path) = &sub_path {
-        errors.check_relative(field.child("subPath"), path);
+        field.child("subPath").check_relative(path);
     }
     if let Some(path) = &expression {
         let field = field.child("subPathExpr");
         if sub_path.is_some() {
             let rule = "subPathExpr and subPath are mutually exclusive";
-            errors.invalid(&field, &**path, rule);
+            field.invalid(&**path, rule);
         }
-        errors.check_relative(&field, path);
+        field.check_relative(path);
     }
     let options = mount.bind_mount_options.as_deref().unwrap_or(&[]);
     for (index, option) in options.iter().enumerate() {
         let field = field.child("bindMountOptions").index(index);
-        errors.check_choice(&field, Some(option), &["nodev", "noexec", "nosuid"]);
+        field.check_choice(Some(option), &["nodev", "noexec", "nosuid"]);
         if options[..index].contains(option) {
-            errors.duplicate(&field, option);
+            field.duplicate(option);
         }
     }
     let modes = ["Bidirectional", "HostToContainer", "None"];
     let mode = mount.mount_propagation.as_deref();
-    errors.check_choice(field.child("mountPropagation"), mode, &modes);
+    field.child("mountPropagation").check_choice(mode, &modes);
 }
 
-fn check_recursive_read_only(errors: &mut FieldErrors, field: &FieldPath, mount: &VolumeMount) {
+fn check_recursive_read_only(field: &Field<'_>, mount: &VolumeMount) {
     match mount.recursive_read_only.as_deref() {
         None | Some("Disabled") => {}
         Some("Enabled" | "IfPossible") => {
             if mount.read_only != Some(true) {
-                errors.forbidden(field, "may only be specified when readOnly is true");
+                field.forbidden("may only be specified when readOnly is true");
             }
             let propagation = mount.mount_propagation.as_deref().unwrap_or("None");
             if propagation != "None" {
                 let rule = "may only be specified when mountPropagation is None or not specified";
-                errors.forbidden(field, rule);
+                field.forbidden(rule);
             }
         }
         Some(other) => {
-            errors.not_supported(field, other, &["Disabled", "Enabled", "IfPossible"]);
+            field.not_supported(other, &["Disabled", "Enabled", "IfPossible"]);
         }
     }
 }

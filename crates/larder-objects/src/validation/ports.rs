@@ -4,8 +4,7 @@ use std::{collections::HashSet, ops::RangeInclusive};
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort};
 
-use super::{FieldErrors, names::too_long};
-use crate::FieldPath;
+use super::{field::Field, names::too_long};
 
 /// Longest name of a port, in bytes.
 const MAX_NAME: usize = 15;
@@ -14,12 +13,7 @@ pub(super) const PORTS: RangeInclusive<i64> = 1..=65535;
 pub(super) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
 /// Checks the ports of one container.
-pub(super) fn check_ports(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    ports: &[ContainerPort],
-    host_network: bool,
-) {
+pub(super) fn check_ports(field: &Field<'_>, ports: &[ContainerPort], host_network: bool) {
     let mut names = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
         let field = field.index(index);
@@ -30,33 +24,32 @@ pub(super) fn check_ports(
             name_problems(name)
         };
         for problem in &problems {
-            errors.invalid(field.child("name"), name, problem);
+            field.child("name").invalid(name, problem);
         }
         if problems.is_empty() && !name.is_empty() && !names.insert(name) {
-            errors.duplicate(field.child("name"), name);
+            field.child("name").duplicate(name);
         }
         if port.container_port == 0 {
-            errors.required(field.child("containerPort"), "");
+            field.child("containerPort").required("");
         } else {
             let number = port.container_port.into();
-            errors.check_range(field.child("containerPort"), number, PORTS);
+            field.child("containerPort").check_range(number, PORTS);
         }
         let host_port = port.host_port.unwrap_or(0);
         if host_port != 0 {
-            errors.check_range(field.child("hostPort"), host_port.into(), PORTS);
+            field.child("hostPort").check_range(host_port.into(), PORTS);
         }
         let protocol = port.protocol.as_deref();
-        errors.check_choice(field.child("protocol"), protocol, &PROTOCOLS);
+        field.child("protocol").check_choice(protocol, &PROTOCOLS);
         if host_network && host_port != port.container_port {
             let rule = "must match `containerPort` when `hostNetwork` is true";
-            errors.invalid(field.child("hostPort"), host_port, rule);
+            field.child("hostPort").invalid(host_port, rule);
         }
     }
 }
 
-/// Checks that no two of a pod's `containers`, which run at the same time, want the same port of the host.
-pub(super) fn check_host_ports(errors: &mut FieldErrors, containers: &[Container]) {
-    let field = FieldPath::fields("spec.containers");
+/// Checks that no two of the `containers` of a pod in `field`, which run at the same time, want the same port of the host.
+pub(super) fn check_host_ports(field: &Field<'_>, containers: &[Container]) {
     let mut taken = HashSet::new();
     for (index, container) in containers.iter().enumerate() {
         for (place, port) in container.ports.iter().flatten().enumerate() {
@@ -68,7 +61,7 @@ pub(super) fn check_host_ports(errors: &mut FieldErrors, containers: &[Container
             let wanted = format!("{protocol}/{address}/{number}");
             if let Some(wanted) = taken.replace(wanted) {
                 let field = field.index(index).child("ports").index(place);
-                errors.duplicate(field.child("hostPort"), &wanted);
+                field.child("hostPort").duplicate(&wanted);
             }
         }
     }
@@ -101,6 +94,7 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
+    use crate::validation::FieldErrors;
 
     #[test]
     fn ports_have_numbers_in_range_and_names_of_their_own() {
@@ -114,8 +108,7 @@ mod tests {
             {"containerPort": 84, "name": "sixteen-letters-"},
         ]))
         .unwrap();
-        let mut errors = FieldErrors::default();
-        check_ports(&mut errors, &FieldPath::fields("p"), &ports, false);
+        let errors = FieldErrors::found(|object| check_ports(&object.at("p"), &ports, false));
         expect![[r#"
             p[1].name: Duplicate value: "web"
             p[2].containerPort: Required value
@@ -143,22 +136,17 @@ mod tests {
             ]},
         ]))
         .unwrap();
-        let mut errors = FieldErrors::default();
-        check_host_ports(&mut errors, &containers);
+        let errors = FieldErrors::found(|object| {
+            check_host_ports(&object.at("spec.containers"), &containers);
+        });
         assert_eq!(
             errors.lines(),
             "spec.containers[1].ports[2].hostPort: Duplicate value: \"TCP//80\"\n"
         );
-        let mut errors = FieldErrors::default();
-        let ports = containers[0].ports.as_deref().unwrap();
-        check_ports(&mut errors, &FieldPath::fields("p"), ports, true);
-        assert!(errors.is_empty());
-        check_ports(
-            &mut errors,
-            &FieldPath::fields("p"),
-            containers[1].ports.as_deref().unwrap(),
-            true,
-        );
-        assert_eq!(errors.len(), 3);
+        let of = |container: &Container| {
+            let ports = container.ports.clone().unwrap();
+            FieldErrors::found(|object| check_ports(object, &ports, true)).len()
+        };
+        assert_eq!([of(&containers[0]), of(&containers[1])], [0, 3]);
     }
 }

@@ -7,9 +7,9 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource,
 };
 
-use super::{FieldErrors, names::is_qualified_name};
+use super::{field::Field, names::is_qualified_name};
 use crate::{
-    FieldPath, Quantity,
+    Quantity,
     quantity::Amount,
     resources::{Side, of_containers},
 };
@@ -49,8 +49,7 @@ pub(super) enum Owner {
 
 /// Checks names and amounts, and that no request exceeds its limit.
 pub(super) fn check_resources(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+    field: &Field<'_>,
     resources: Option<&ResourceRequirements>,
     owner: Owner,
 ) {
@@ -58,10 +57,10 @@ pub(super) fn check_resources(
     for (name, side) in [("limits", Side::Limits), ("requests", Side::Requests)] {
         for (resource, amount) in side.of(resources).into_iter().flatten() {
             let own_field = field.child(name).key(resource);
-            check_name(errors, &own_field, resource, owner);
-            check_amount(errors, &own_field, resource, &amount.0);
+            check_name(&own_field, resource, owner);
+            check_amount(&own_field, resource, &amount.0);
             if side == Side::Requests {
-                check_within_limit(errors, field, resource, &amount.0, resources);
+                check_within_limit(field, resource, &amount.0, resources);
             }
         }
     }
@@ -73,53 +72,53 @@ pub(super) fn check_resources(
             .clone()
             .any(|name| matches!(&**name, "cpu" | "memory"))
     {
-        errors.forbidden(field, "HugePages require cpu or memory");
+        field.forbidden("HugePages require cpu or memory");
     }
 }
 
-fn check_name(errors: &mut FieldErrors, field: &FieldPath, name: &str, owner: Owner) {
-    let before = errors.len();
-    errors.check_qualified_name(field, name, name);
+fn check_name(field: &Field<'_>, name: &str, owner: Owner) {
+    let before = field.errors();
+    field.check_qualified_name(name, name);
     let has_domain = name.contains('/');
     let is_known = OF_CONTAINERS.contains(&name)
         || OF_QUOTAS.contains(&name)
         || name.starts_with(HUGE_PAGES)
         || name.starts_with("requests.hugepages-");
-    if errors.len() == before && !has_domain && !is_known {
+    if field.errors() == before && !has_domain && !is_known {
         let rule = "must be a standard resource type or fully qualified";
-        errors.invalid(field, name, rule);
+        field.invalid(name, rule);
     }
     match owner {
         Owner::Container if !has_domain => {
             if !OF_CONTAINERS.contains(&name) && !name.starts_with(HUGE_PAGES) {
-                errors.invalid(field, name, "must be a standard resource for containers");
+                field.invalid(name, "must be a standard resource for containers");
             }
         }
         Owner::Container if !is_native(name) && !is_extended(name) => {
             let rule = "doesn't follow extended resource name standard";
-            errors.invalid(field, name, rule);
+            field.invalid(name, rule);
         }
         Owner::Container => {}
         Owner::Pod => {
             let supported = OF_PODS.contains(&name) || name.starts_with(HUGE_PAGES);
-            if errors.len() == before && !supported {
-                errors.not_supported(field, name, &OF_PODS);
+            if field.errors() == before && !supported {
+                field.not_supported(name, &OF_PODS);
             }
         }
     }
 }
 
-fn check_amount(errors: &mut FieldErrors, field: &FieldPath, resource: &str, text: &str) {
+fn check_amount(field: &Field<'_>, resource: &str, text: &str) {
     let amount = match text.parse::<Quantity>() {
         Ok(amount) => amount,
-        Err(error) => return errors.invalid(field, text, &error.to_string()),
+        Err(error) => return field.invalid(text, &error.to_string()),
     };
     if amount < Quantity::default() {
-        errors.invalid(field, text, "must be greater than or equal to 0");
+        field.invalid(text, "must be greater than or equal to 0");
     }
     // Devices are counted. (So are objects, which no container can ask for.)
     if is_extended(resource) && amount.milli_value() % 1000 != 0 {
-        errors.invalid(field, text, "must be an integer");
+        field.invalid(text, "must be an integer");
     }
     if let Some(size) = resource.strip_prefix(HUGE_PAGES) {
         let size = size.parse::<Quantity>().unwrap_or_default();
@@ -128,15 +127,14 @@ fn check_amount(errors: &mut FieldErrors, field: &FieldPath, resource: &str, tex
             && amount.value() % size.value() == 0;
         if !is_multiple {
             let rule = format!("{text} is not positive integer multiple of {resource}");
-            errors.invalid(field, text, &rule);
+            field.invalid(text, &rule);
         }
     }
 }
 
 /// `field` is that of the resources; the API server names the list and not the entry.
 fn check_within_limit(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+    field: &Field<'_>,
     resource: &str,
     text: &str,
     resources: &ResourceRequirements,
@@ -146,7 +144,7 @@ fn check_within_limit(
     let Some(resource::Quantity(limit)) = limits.and_then(|limits| limits.get(resource)) else {
         if !overcommits {
             let rule = "Limit must be set for non overcommitable resources";
-            errors.required(field.child("limits"), rule);
+            field.child("limits").required(rule);
         }
         return;
     };
@@ -161,14 +159,14 @@ fn check_within_limit(
         return;
     };
     let rule = format!("must be {rule} {resource} limit of {limit}");
-    errors.invalid(field.child("requests"), text, &rule);
+    field.child("requests").invalid(text, &rule);
 }
 
 /// Checks that the resources of the pod as a whole are enough for its containers.
-pub(super) fn check_whole(errors: &mut FieldErrors, spec: &PodSpec) {
+pub(super) fn check_whole(pod: &Field<'_>, spec: &PodSpec) {
     let Some(whole) = &spec.resources else { return };
-    let field = FieldPath::fields("spec.resources");
-    check_resources(errors, &field, Some(whole), Owner::Pod);
+    let field = pod.child("resources");
+    check_resources(&field, Some(whole), Owner::Pod);
     for (name, side) in [("requests", Side::Requests), ("limits", Side::Limits)] {
         for (resource, sum) in of_containers(spec, side) {
             if side == Side::Limits && !resource.starts_with(HUGE_PAGES) {
@@ -180,7 +178,7 @@ pub(super) fn check_whole(errors: &mut FieldErrors, spec: &PodSpec) {
             {
                 let rule =
                     format!("must be greater than or equal to aggregate container {name} of {sum}");
-                errors.invalid(field.child(name).key(&resource), text, &rule);
+                field.child(name).key(&resource).invalid(text, &rule);
             }
         }
     }
@@ -195,7 +193,7 @@ pub(super) fn check_whole(errors: &mut FieldErrors, spec: &PodSpec) {
             {
                 let field = field.key(resource).child("limits");
                 let rule = format!("must be less than or equal to pod limits of {bound_text}");
-                errors.invalid(&field, text, &rule);
+                field.invalid(text, &rule);
             }
         }
     }
@@ -223,17 +221,14 @@ mod tests {
     use serde_json::{Value, from_value, json};
 
     use super::*;
+    use crate::validation::FieldErrors;
 
     #[track_caller]
     fn check(resources: Value, expected: Expect) {
         let resources = from_value(resources).unwrap();
-        let mut errors = FieldErrors::default();
-        check_resources(
-            &mut errors,
-            &FieldPath::fields("r"),
-            Some(&resources),
-            Owner::Container,
-        );
+        let errors = FieldErrors::found(|object| {
+            check_resources(&object.at("r"), Some(&resources), Owner::Container);
+        });
         expected.assert_eq(errors.lines().trim_start());
     }
 
@@ -296,8 +291,9 @@ mod tests {
                 {"name": "b", "resources": {"requests": {"cpu": "50m"}}},
             ],
         });
-        let mut errors = FieldErrors::default();
-        check_whole(&mut errors, &from_value(spec).unwrap());
+        let errors = FieldErrors::found(|object| {
+            check_whole(&object.child("spec"), &from_value(spec).unwrap());
+        });
         expect![[r#"
             spec.resources.requests[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory"
             spec.resources.requests[cpu]: Invalid value: "100m": must be greater than or equal to aggregate container requests of 200m

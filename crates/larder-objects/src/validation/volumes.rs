@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1::{
 use serde_json::{Map, Value};
 
 use super::{
-    FieldErrors,
     certificates::{SIGNER, is_signer_name},
     environment::{check_field_ref, check_resource_ref},
+    field::Field,
     foreign,
 };
-use crate::{FieldPath, volume_sources};
+use crate::volume_sources;
 
 /// Fields of the pod that a file may show.
 const VOLUME_FIELDS: [&str; 5] = [
@@ -39,118 +39,110 @@ pub fn certificate_secs(signer_name: &str) -> RangeInclusive<i32> {
     3600..=if kubernetes { 86_400 } else { 91 * 86_400 }
 }
 
-pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: &Volume) {
-    errors.check_given(field.child("name"), &volume.name, FieldErrors::check_label);
+pub(super) fn check_volume(field: &Field<'_>, volume: &Volume) {
+    let name = field.child("name");
+    name.check_given(&volume.name, Field::check_label);
     let sources = volume_sources(volume);
     let mut types = foreign::TYPES
         .into_iter()
         .filter_map(|known| Some((known, sources.get(known.0)?.as_object()?)));
     match types.next() {
-        None => errors.required(field, "must specify a volume type"),
+        None => field.required("must specify a volume type"),
         Some((known, fields)) => {
             let field = field.child(known.0);
-            foreign::check(errors, &field, known, fields, volume);
-            check_own(errors, &field, known.0, fields, volume);
+            foreign::check(&field, known, fields, volume);
+            check_own(&field, known.0, fields, volume);
         }
     }
     for ((volume_type, _), _) in types {
         let rule = "may not specify more than 1 volume type";
-        errors.forbidden(field.child(volume_type), rule);
+        field.child(volume_type).forbidden(rule);
     }
 }
 
 /// Checks the part `field` of a volume of a type that larder delivers; nothing of another.
-fn check_own(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    volume_type: &str,
-    fields: &Map<String, Value>,
-    volume: &Volume,
-) {
+fn check_own(field: &Field<'_>, volume_type: &str, fields: &Map<String, Value>, volume: &Volume) {
     // Only these types have the two.
     let number = |name: &str| fields.get(name).and_then(Value::as_i64);
-    check_mode(errors, field, "defaultMode", number("defaultMode"));
-    errors.check_id(field.child("defaultUser"), number("defaultUser"));
+    check_mode(field, "defaultMode", number("defaultMode"));
+    field.child("defaultUser").check_id(number("defaultUser"));
     match volume_type {
         "configMap" => {
             let items = volume.config_map.iter().flat_map(|map| &map.items);
-            check_items(errors, field, items.flatten());
+            check_items(field, items.flatten());
         }
         "secret" => {
             let items = volume.secret.iter().flat_map(|secret| &secret.items);
-            check_items(errors, field, items.flatten());
+            check_items(field, items.flatten());
         }
         "downwardAPI" => {
             let items = volume.downward_api.iter().flat_map(|source| &source.items);
-            check_downward_files(errors, field, items.flatten());
+            check_downward_files(field, items.flatten());
         }
         "projected" => {
             let sources = volume.projected.iter().flat_map(|held| &held.sources);
             let mut paths = HashSet::new();
             for (index, source) in sources.flatten().enumerate() {
-                let field = field.child("sources").index(index);
-                check_projection(errors, &field, source, &mut paths);
+                check_projection(&field.child("sources").index(index), source, &mut paths);
             }
         }
         _ => {}
     }
 }
 
-fn check_mode(errors: &mut FieldErrors, field: &FieldPath, name: &'static str, mode: Option<i64>) {
+fn check_mode(field: &Field<'_>, name: &'static str, mode: Option<i64>) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
         let rule = "must be a number between 0 and 0777 (octal), both inclusive";
-        errors.invalid(field.child(name), mode, rule);
+        field.child(name).invalid(mode, rule);
     }
 }
 
 /// Checks `items`. Returns their paths.
-fn check_items<'a>(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+fn check_items<'e, 'a>(
+    field: &Field<'e>,
     items: impl Iterator<Item = &'a KeyToPath>,
-) -> Vec<(FieldPath, &'a str)> {
+) -> Vec<(Field<'e>, &'a str)> {
     let mut paths = Vec::new();
     for (index, item) in items.enumerate() {
         let field = field.child("items").index(index);
-        errors.check_not_empty(field.child("key"), &item.key);
-        check_path(errors, &field.child("path"), &item.path);
-        check_mode(errors, &field, "mode", item.mode.map(i64::from));
-        errors.check_id(field.child("user"), item.user);
+        field.child("key").check_not_empty(&item.key);
+        check_path(&field.child("path"), &item.path);
+        check_mode(&field, "mode", item.mode.map(i64::from));
+        field.child("user").check_id(item.user);
         paths.push((field.child("path"), &*item.path));
     }
     paths
 }
 
-fn check_downward_files<'a>(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+fn check_downward_files<'e, 'a>(
+    field: &Field<'e>,
     items: impl Iterator<Item = &'a DownwardAPIVolumeFile>,
-) -> Vec<(FieldPath, &'a str)> {
+) -> Vec<(Field<'e>, &'a str)> {
     let mut paths = Vec::new();
     for (index, item) in items.enumerate() {
         let field = field.child("items").index(index);
-        check_path(errors, &field.child("path"), &item.path);
+        check_path(&field.child("path"), &item.path);
         match (&item.field_ref, &item.resource_field_ref) {
             (None, None) => {
-                errors.required(&field, "one of fieldRef and resourceFieldRef is required");
+                field.required("one of fieldRef and resourceFieldRef is required");
             }
             (Some(_), Some(_)) => {
                 let rule = "fieldRef and resourceFieldRef can not be specified simultaneously";
-                errors.invalid(&field, "resource", rule);
+                field.invalid("resource", rule);
             }
             (Some(reference), None) => {
-                check_field_ref(errors, &field.child("fieldRef"), reference, &VOLUME_FIELDS);
+                check_field_ref(&field.child("fieldRef"), reference, &VOLUME_FIELDS);
             }
             (None, Some(reference)) => {
                 let field = field.child("resourceFieldRef");
                 // A volume has no container of its own to fall back to.
                 let container = reference.container_name.as_deref().unwrap_or("");
-                errors.check_not_empty(field.child("containerName"), container);
-                check_resource_ref(errors, &field, reference);
+                field.child("containerName").check_not_empty(container);
+                check_resource_ref(&field, reference);
             }
         }
-        check_mode(errors, &field, "mode", item.mode.map(i64::from));
-        errors.check_id(field.child("user"), item.user);
+        check_mode(&field, "mode", item.mode.map(i64::from));
+        field.child("user").check_id(item.user);
         paths.push((field.child("path"), &*item.path));
     }
     paths
@@ -158,8 +150,7 @@ fn check_downward_files<'a>(
 
 /// Checks one source. `paths` holds the explicit paths of all sources so far, compared as they are written.
 fn check_projection<'a>(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
+    field: &Field<'_>,
     source: &'a VolumeProjection,
     paths: &mut HashSet<&'a str>,
 ) {
@@ -168,44 +159,44 @@ fn check_projection<'a>(
         types += 1;
         field.child(name)
     };
-    let mut claims: Vec<(FieldPath, &'a str)> = Vec::new();
+    let mut claims: Vec<(Field<'_>, &'a str)> = Vec::new();
     if let Some(secret) = &source.secret {
         let field = of_type("secret");
-        errors.check_not_empty(field.child("name"), &secret.name);
+        field.child("name").check_not_empty(&secret.name);
         let items = secret.items.iter().flatten();
-        claims.extend(check_items(errors, &field, items));
+        claims.extend(check_items(&field, items));
     }
     if let Some(map) = &source.config_map {
         let field = of_type("configMap");
-        errors.check_not_empty(field.child("name"), &map.name);
-        claims.extend(check_items(errors, &field, map.items.iter().flatten()));
+        field.child("name").check_not_empty(&map.name);
+        claims.extend(check_items(&field, map.items.iter().flatten()));
     }
     if let Some(downward) = &source.downward_api {
         let field = of_type("downwardAPI");
         let items = downward.items.iter().flatten();
-        claims.extend(check_downward_files(errors, &field, items));
+        claims.extend(check_downward_files(&field, items));
     }
     if let Some(token) = &source.service_account_token {
         let field = of_type("serviceAccountToken");
         if let Some(seconds) = token.expiration_seconds
             && let Some(rule) = token_secs_problem(seconds)
         {
-            errors.invalid(field.child("expirationSeconds"), seconds, rule);
+            field.child("expirationSeconds").invalid(seconds, rule);
         }
         // Its path does not take part in the search for conflicts.
-        check_path(errors, &field.child("path"), &token.path);
-        errors.check_id(field.child("user"), token.user);
+        check_path(&field.child("path"), &token.path);
+        field.child("user").check_id(token.user);
     }
     if let Some(bundle) = &source.cluster_trust_bundle {
         let field = of_type("clusterTrustBundle");
-        check_trust_bundle(errors, &field, bundle);
-        errors.check_id(field.child("user"), bundle.user);
+        check_trust_bundle(&field, bundle);
+        field.child("user").check_id(bundle.user);
         claims.push((field.child("path"), &bundle.path));
     }
     if let Some(certificate) = &source.pod_certificate {
         let field = of_type("podCertificate");
-        check_certificate(errors, &field, certificate);
-        errors.check_id(field.child("user"), certificate.user);
+        check_certificate(&field, certificate);
+        field.child("user").check_id(certificate.user);
         let files = [
             ("credentialBundlePath", &certificate.credential_bundle_path),
             ("keyPath", &certificate.key_path),
@@ -215,32 +206,29 @@ fn check_projection<'a>(
         if files.iter().all(|(_, path)| path.is_empty()) {
             let rule =
                 "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
-            errors.required(&field, rule);
+            field.required(rule);
         }
         for (name, path) in files.into_iter().filter(|(_, path)| !path.is_empty()) {
             let field = field.child(name);
-            check_path(errors, &field, path);
+            check_path(&field, path);
             claims.push((field, path));
         }
     }
     for (field, path) in claims {
         if !path.is_empty() && !paths.insert(path) {
-            errors.invalid(field, path, "conflicting duplicate paths");
+            field.invalid(path, "conflicting duplicate paths");
         }
     }
     if types > 1 {
-        errors.forbidden(field, "may not specify more than 1 volume type per source");
+        field.forbidden("may not specify more than 1 volume type per source");
     }
 }
 
 /// Checks the fields of a certificate's request, but not its paths.
-fn check_certificate(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    wanted: &PodCertificateProjection,
-) {
+fn check_certificate(field: &Field<'_>, wanted: &PodCertificateProjection) {
     if !is_signer_name(&wanted.signer_name) {
-        errors.invalid(field.child("signerName"), &*wanted.signer_name, SIGNER);
+        let field = field.child("signerName");
+        field.invalid(&*wanted.signer_name, SIGNER);
     }
     let key_types = [
         "RSA3072",
@@ -250,9 +238,8 @@ fn check_certificate(
         "ECDSAP521",
         "ED25519",
     ];
-    if !key_types.contains(&&*wanted.key_type) {
-        errors.not_supported(field.child("keyType"), &wanted.key_type, &key_types);
-    }
+    let key_type = field.child("keyType");
+    key_type.check_choice(Some(&wanted.key_type), &key_types);
     let (shortest, longest) = certificate_secs(&wanted.signer_name).into_inner();
     if let Some(seconds) = wanted.max_expiration_seconds {
         let bound = match seconds {
@@ -261,36 +248,32 @@ fn check_certificate(
             _ => return,
         };
         let rule = format!("if provided, maxExpirationSeconds must be {bound}");
-        errors.invalid(field.child("maxExpirationSeconds"), seconds, &rule);
+        field.child("maxExpirationSeconds").invalid(seconds, &rule);
     }
 }
 
-fn check_trust_bundle(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    bundle: &ClusterTrustBundleProjection,
-) {
+fn check_trust_bundle(field: &Field<'_>, bundle: &ClusterTrustBundleProjection) {
     let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     match (set(&bundle.name), set(&bundle.signer_name)) {
-        (true, true) => errors.invalid(field, "", "only one of name and signerName may be used"),
-        (false, false) => errors.required(field, "either name or signerName must be specified"),
+        (true, true) => field.invalid("", "only one of name and signerName may be used"),
+        (false, false) => field.required("either name or signerName must be specified"),
         (true, false) if bundle.label_selector.is_some() => {
             let rule = "only signerName may be used together with labelSelector";
-            errors.invalid(field.child("labelSelector"), "", rule);
+            field.child("labelSelector").invalid("", rule);
         }
         _ => {}
     }
-    check_path(errors, &field.child("path"), &bundle.path);
+    check_path(&field.child("path"), &bundle.path);
 }
 
 /// A path of a file that the node writes: inside the volume, and none of the writer's own names.
-fn check_path(errors: &mut FieldErrors, field: &FieldPath, path: &str) {
+fn check_path(field: &Field<'_>, path: &str) {
     if path.is_empty() {
-        return errors.required(field, "");
+        return field.required("");
     }
-    errors.check_relative(field, path);
+    field.check_relative(path);
     if path.starts_with("..") && !path.starts_with("../") {
-        errors.invalid(field, path, "must not start with '..'");
+        field.invalid(path, "must not start with '..'");
     }
 }
 
@@ -300,14 +283,16 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
+    use crate::validation::FieldErrors;
 
     #[track_caller]
     fn check(volumes: Value, expected: Expect) {
         let volumes: Vec<Volume> = from_value(volumes).unwrap();
-        let mut errors = FieldErrors::default();
-        for (index, volume) in volumes.iter().enumerate() {
-            check_volume(&mut errors, &FieldPath::fields("v").index(index), volume);
-        }
+        let errors = FieldErrors::found(|object| {
+            for (index, volume) in volumes.iter().enumerate() {
+                check_volume(&object.at("v").index(index), volume);
+            }
+        });
         expected.assert_eq(&errors.lines());
     }
 
@@ -354,10 +339,11 @@ mod tests {
                 {"name": "c", "secret": {"secretName": name}},
             ]))
             .unwrap();
-            let mut errors = FieldErrors::default();
-            for volume in &volumes {
-                check_volume(&mut errors, &FieldPath::fields("v"), volume);
-            }
+            let errors = FieldErrors::found(|object| {
+                for volume in &volumes {
+                    check_volume(&object.at("v"), volume);
+                }
+            });
             assert!(errors.is_empty(), "{}", errors.lines());
         }
     }

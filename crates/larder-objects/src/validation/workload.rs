@@ -5,28 +5,31 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::FieldErrors;
-use crate::{FieldPath, selects};
+use super::{FieldErrors, field::Field};
+use crate::selects;
 
 /// Checks the selector and the restart policy of `workload`, whose pod template is at `template`.
 pub(crate) fn workload(workload: &Value, template: &'static str) -> FieldErrors {
-    let mut errors = FieldErrors::default();
-    let (path, pointer) = (FieldPath::fields(template), template.replace('.', "/"));
+    FieldErrors::found(|object| check(object, workload, template))
+}
+
+fn check(object: &Field<'_>, workload: &Value, template: &'static str) {
+    let (field, pointer) = (object.at(template), template.replace('.', "/"));
     let at = |below: &str| workload.pointer(&format!("/{pointer}/{below}"));
-    let restart = path.child("spec").child("restartPolicy");
+    let restart = field.at("spec.restartPolicy");
     let policy = at("spec/restartPolicy").and_then(Value::as_str);
     let policy = policy.filter(|policy| !policy.is_empty());
     let policy = policy.unwrap_or("Always");
     let kind = workload["kind"].as_str().unwrap_or_default();
     if matches!(kind, "Job" | "CronJob") {
         if policy == "Always" {
-            errors.required(restart, r#"valid values: "OnFailure", "Never""#);
+            restart.required(r#"valid values: "OnFailure", "Never""#);
         }
         // Its selector is made by the API server.
-        return errors;
+        return;
     }
     if policy != "Always" {
-        errors.not_supported(restart, policy, &["Always"]);
+        restart.not_supported(policy, &["Always"]);
     }
     let given = workload.pointer("/spec/selector");
     let selector = if kind == "ReplicationController" {
@@ -40,12 +43,11 @@ pub(crate) fn workload(workload: &Value, template: &'static str) -> FieldErrors 
     };
     let labels = decoded(at("metadata/labels")).unwrap_or_default();
     if selector == LabelSelector::default() && kind != "ReplicationController" {
-        errors.required("spec.selector", "");
+        object.at("spec.selector").required("");
     } else if !selects(&selector, &labels) {
-        let field = path.child("metadata").child("labels");
-        errors.invalid(field, labels, "`selector` does not match template `labels`");
+        let field = field.at("metadata.labels");
+        field.invalid(labels, "`selector` does not match template `labels`");
     }
-    errors
 }
 
 /// What is there, if it has the type.
