@@ -2,6 +2,8 @@
 //!
 //! Sources: RFC 5280 section 4.1, RFC 2986 section 4.1, X.690 (DER).
 
+use k8s_openapi::jiff::civil::DateTime;
+
 /// The fields of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -222,31 +224,17 @@ impl<'a> Reader<'a> {
         (self.0.first() == Some(&tag)).then(|| self.next(tag))?
     }
 
-    /// A time of either form.
+    /// A time of either form: the short one is of the years from 1950 to 2049.
     fn time(&mut self) -> Option<String> {
-        let text = |bytes: &'a [u8]| {
-            let digits = std::str::from_utf8(bytes).ok()?.strip_suffix('Z')?;
-            digits
-                .bytes()
-                .all(|byte| byte.is_ascii_digit())
-                .then_some(digits)
+        let (form, century) = match self.skip(UTC_TIME) {
+            Some(short) if short < b"50" => (short, "20"),
+            Some(short) => (short, "19"),
+            None => (self.next(GENERALIZED_TIME)?, ""),
         };
-        let (year, rest) = if let Some(short) = self.skip(UTC_TIME) {
-            let (year, rest) = text(short)?.split_at_checked(2)?;
-            let century = if year < "50" { "20" } else { "19" };
-            (format!("{century}{year}"), rest)
-        } else {
-            let (year, rest) = text(self.next(GENERALIZED_TIME)?)?.split_at_checked(4)?;
-            (year.to_owned(), rest)
-        };
-        let part = |index: usize| &rest[2 * index..2 * index + 2];
-        (rest.len() == 10).then(|| {
-            let (date, time) = (
-                [part(0), part(1)].join("-"),
-                [part(2), part(3), part(4)].join(":"),
-            );
-            format!("{year}-{date}T{time}Z")
-        })
+        let digits = [century, str::from_utf8(form).ok()?.strip_suffix('Z')?].concat();
+        let is_whole = digits.len() == 14 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let time = is_whole.then(|| DateTime::strptime("%Y%m%d%H%M%S", digits).ok())??;
+        Some(format!("{time}Z"))
     }
 
     fn end(&self) -> Option<()> {

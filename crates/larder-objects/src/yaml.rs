@@ -331,19 +331,15 @@ impl<'a> Builder<'a> {
                 let value = value.unwrap_or_else(|| Value::String(text.into_owned()));
                 (Content::Scalar(Wiped(value)), anchor)
             }
-            Event::SequenceStart(_, anchor, _) => {
+            Event::SequenceStart(_, anchor, _) | Event::MappingStart(_, anchor, _) => {
                 self.check_depth(1, line)?;
                 self.depth += 1;
-                let nodes = self.sequence()?;
+                let content = match event {
+                    Event::SequenceStart(..) => Content::Sequence(self.sequence()?),
+                    _ => Content::Mapping(self.mapping()?),
+                };
                 self.depth -= 1;
-                (Content::Sequence(nodes), anchor)
-            }
-            Event::MappingStart(_, anchor, _) => {
-                self.check_depth(1, line)?;
-                self.depth += 1;
-                let entries = self.mapping()?;
-                self.depth -= 1;
-                (Content::Mapping(entries), anchor)
+                (content, anchor)
             }
             Event::Alias(anchor) => return self.alias(anchor, line),
             _ => return Err(Error::syntax(line, "unexpected event")),

@@ -36,14 +36,9 @@ struct Source<'a> {
     document: usize,
     /// Line on which it begins.
     line: usize,
-    lines: Lines<'a>,
-}
-
-/// The lines of a document's fields.
-enum Lines<'a> {
-    Yaml(Node),
-    /// JSON is decoded without lines. It is parsed again as YAML, once, if a line is needed.
-    Json(Chunk<'a>, OnceCell<Option<Node>>),
+    chunk: Chunk<'a>,
+    /// The lines of its fields. JSON is decoded without lines: it is parsed again as YAML, once, if a line is needed.
+    lines: OnceCell<Option<Node>>,
 }
 
 impl Source<'_> {
@@ -52,18 +47,15 @@ impl Source<'_> {
         if path.segments().is_empty() {
             return self.line;
         }
-        let node = match &self.lines {
-            Lines::Yaml(node) => Some(node),
-            Lines::Json(chunk, node) => node
-                .get_or_init(|| {
-                    // It is JSON, whose escape `\/` Kubernetes' YAML lacks.
-                    let mut limits = limits(chunk.text);
-                    limits.as_kubernetes = false;
-                    yaml::parse(*chunk, &mut limits).ok()?.into_iter().next()
-                })
-                .as_ref(),
-        };
-        node.map_or(self.line, |node| node.line_of(path.segments()))
+        let lines = self.lines.get_or_init(|| {
+            // It is JSON, whose escape `\/` Kubernetes' YAML lacks.
+            let mut limits = limits(self.chunk.text);
+            limits.as_kubernetes = false;
+            let nodes = yaml::parse(self.chunk, &mut limits).ok()?;
+            nodes.into_iter().next()
+        });
+        let lines = lines.as_ref();
+        lines.map_or(self.line, |node| node.line_of(path.segments()))
     }
 
     /// The place of the field at `path` of the object at `place`.
@@ -87,6 +79,27 @@ impl Source<'_> {
             origin: self.origin(place, &problem.field()),
             subject,
             problem,
+        }
+    }
+}
+
+/// How far a file was read.
+struct Reading<'a> {
+    file: &'a Arc<str>,
+    limits: Limits,
+    documents: usize,
+}
+
+impl<'a> Reading<'a> {
+    /// The next document, which begins on `line`.
+    fn next(&mut self, chunk: Chunk<'a>, line: usize) -> Source<'a> {
+        self.documents += 1;
+        Source {
+            file: self.file,
+            document: self.documents,
+            line,
+            chunk,
+            lines: OnceCell::new(),
         }
     }
 }
@@ -137,87 +150,71 @@ impl Loader {
     pub fn text(&mut self, name: &str, text: &str) {
         let file: Arc<str> = name.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut limits = limits(text);
-        let mut document = 0;
+        let mut reading = Reading {
+            file: &file,
+            limits: limits(text),
+            documents: 0,
+        };
         for chunk in yaml::chunks(text) {
             let read = guarded(|| {
-                self.chunk(&file, chunk, &mut document, &mut limits);
+                self.chunk(&mut reading, chunk);
                 Ok(())
             });
             if let Err(problem) = read {
-                self.document_error(&file, document.max(1), chunk.line, problem);
+                // That of the document at which it stopped.
+                reading.documents = reading.documents.saturating_sub(1);
+                self.unread(&reading.next(chunk, chunk.line), problem);
             }
         }
         self.errors.move_to(&mut self.manifests.errors, &file);
         self.warnings.move_to(&mut self.manifests.warnings, &file);
     }
 
-    /// Reads the documents of `chunk`. `document` counts those of the file.
-    fn chunk(
-        &mut self,
-        file: &Arc<str>,
-        chunk: Chunk<'_>,
-        document: &mut usize,
-        limits: &mut Limits,
-    ) {
+    /// Reads the documents of `chunk`.
+    fn chunk<'a>(&mut self, reading: &mut Reading<'a>, chunk: Chunk<'a>) {
         let body = chunk.without_separator();
         // kubectl reads a file as JSON if it begins so. Below a separator, it reads all as YAML.
         let is_json = body == chunk && body.text.trim_start().starts_with('{');
-        if !(is_json && self.json(file, body, document)) {
-            self.yaml(file, body, document, limits);
+        if !(is_json && self.json(reading, body)) {
+            self.yaml(reading, body);
         }
     }
 
-    fn yaml(
-        &mut self,
-        file: &Arc<str>,
-        chunk: Chunk<'_>,
-        document: &mut usize,
-        limits: &mut Limits,
-    ) {
+    fn yaml<'a>(&mut self, reading: &mut Reading<'a>, chunk: Chunk<'a>) {
         if let Some(line) = chunk.invalid_separator() {
-            *document += 1;
             let problem = "nothing but a comment may follow --- on its line";
             let problem = Problem::Syntax(problem.to_owned());
-            return self.document_error(file, *document, line, problem);
+            return self.unread(&reading.next(chunk, line), problem);
         }
-        let nodes = match yaml::parse(chunk, limits) {
+        let nodes = match yaml::parse(chunk, &mut reading.limits) {
             Ok(nodes) => nodes,
             Err(error) => {
-                *document += 1;
                 let problem = hinted(error.problem, chunk.text);
-                return self.document_error(file, *document, error.line, problem);
+                return self.unread(&reading.next(chunk, error.line), problem);
             }
         };
         let nodes = nodes.into_iter().filter(|node| !node.is_null());
         for (index, mut node) in nodes.enumerate() {
-            *document += 1;
+            let mut source = reading.next(chunk, node.line);
             if index > 0 {
                 let problem = "kubectl reads no document below `...`: begin it with ---";
-                let problem = Problem::Syntax(problem.to_owned());
-                self.document_error(file, *document, node.line, problem);
+                self.unread(&source, Problem::Syntax(problem.to_owned()));
                 continue;
             }
             let value = node.take_value();
-            let source = Source {
-                file,
-                document: *document,
-                line: node.line,
-                lines: Lines::Yaml(node),
-            };
+            source.lines = Some(node).into();
             self.document(&source, value);
         }
     }
 
     /// Reads the JSON documents of `chunk`, one after the other; `false` if it is YAML that begins with a brace.
-    fn json(&mut self, file: &Arc<str>, chunk: Chunk<'_>, document: &mut usize) -> bool {
+    fn json<'a>(&mut self, reading: &mut Reading<'a>, chunk: Chunk<'a>) -> bool {
         let text = chunk.text;
         let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Strict>();
         let (mut start, mut start_line) = (0, chunk.line);
         while let Some(next) = stream.next() {
             match next {
                 Ok(Strict(value)) => {
-                    *document += 1;
                     let text = &text[start..stream.byte_offset()];
                     let space = text.len() - text.trim_start().len();
                     let line = start_line + text[..space].matches('\n').count();
@@ -225,13 +222,7 @@ impl Loader {
                         text,
                         line: start_line,
                     };
-                    let source = Source {
-                        file,
-                        document: *document,
-                        line,
-                        lines: Lines::Json(own, OnceCell::new()),
-                    };
-                    self.document(&source, value);
+                    self.document(&reading.next(own, line), value);
                     start_line = line + text[space..].matches('\n').count();
                 }
                 Err(error) => {
@@ -239,12 +230,11 @@ impl Loader {
                     if start == 0 && !error.is_data() && yaml::parse(chunk, limits).is_ok() {
                         return false;
                     }
-                    *document += 1;
                     let problem = error.to_string();
                     let problem = problem.split(" at line ").next().unwrap_or_default();
                     let problem = hinted(problem.to_owned(), text);
                     let line = chunk.line - 1 + error.line();
-                    self.document_error(file, *document, line, problem);
+                    self.unread(&reading.next(chunk, line), problem);
                     return true;
                 }
             }
@@ -254,17 +244,10 @@ impl Loader {
     }
 
     /// Notes the error of a document that is not read at all.
-    fn document_error(&mut self, file: &Arc<str>, document: usize, line: usize, problem: Problem) {
-        self.errors.push(|| ManifestError::Document {
-            origin: Origin {
-                file: Arc::clone(file),
-                document,
-                item: None,
-                line,
-            },
-            subject: Subject::default(),
-            problem,
-        });
+    fn unread(&mut self, source: &Source<'_>, problem: Problem) {
+        let subject = Subject::default();
+        let error = || source.error(&FieldPath::root(), subject, problem);
+        self.errors.push(error);
     }
 
     fn document(&mut self, source: &Source<'_>, value: Value) {
@@ -301,7 +284,8 @@ impl Loader {
                     ..Subject::default()
                 };
                 let problem = wrong_type("items", "a sequence", &other);
-                return self.failed(source, place, subject, problem);
+                let error = || source.error(place, subject, problem);
+                return self.errors.push(error);
             }
         };
         for (index, mut item) in items.into_iter().enumerate() {
@@ -319,7 +303,8 @@ impl Loader {
     fn object(&mut self, source: &Source<'_>, place: &FieldPath, object: RawObject) {
         if self.manifests.documents.len() >= self.most {
             let problem = Problem::TooMany { most: self.most };
-            return self.failed(source, place, Subject::default(), problem);
+            let error = || source.error(place, Subject::default(), problem);
+            return self.errors.push(error);
         }
         let mut unknown = Vec::new();
         let mut subject = Subject::default();
@@ -350,50 +335,39 @@ impl Loader {
         for UnknownField { field, suggestion } in unknown {
             warn(Problem::UnknownField { field, suggestion });
         }
-        match recognized {
+        let kept = match recognized {
             Ok(Recognized::Object(document, rejected)) => {
                 let rejected = rejected.iter().cloned();
                 rejected.map(Problem::Rejected).for_each(warn);
-                self.keep(source, place, subject, *document);
+                self.keep(*document)
             }
-            Ok(Recognized::Skipped(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
-            Err(problem) => self.failed(source, place, subject, problem),
+            Ok(Recognized::Skipped(kind)) => {
+                *self.manifests.skipped.entry(kind).or_default() += 1;
+                Ok(())
+            }
+            Err(problem) => Err(problem),
+        };
+        if let Err(problem) = kept {
+            self.errors.push(|| source.error(place, subject, problem));
         }
     }
 
-    fn failed(
-        &mut self,
-        source: &Source<'_>,
-        place: &FieldPath,
-        subject: Subject,
-        problem: Problem,
-    ) {
-        self.errors.push(|| source.error(place, subject, problem));
-    }
-
     /// Adds an object, unless another one of that name is there.
-    fn keep(
-        &mut self,
-        source: &Source<'_>,
-        place: &FieldPath,
-        subject: Subject,
-        document: Document,
-    ) {
+    fn keep(&mut self, document: Document) -> Result<(), Problem> {
         let kind = document.object.text("/kind").to_owned();
         let pod = document.object.key();
         let next = self.manifests.documents.len();
         let first = *self.seen.entry((kind.clone(), pod.clone())).or_insert(next);
         let Some(known) = self.manifests.documents.get(first) else {
-            return self.manifests.documents.push(document);
+            self.manifests.documents.push(document);
+            return Ok(());
         };
         let (first, other) = (known.origin.clone(), known.workload.clone());
-        let problem = if other == document.workload {
-            Problem::Duplicate { first }
-        } else {
-            let other = other.unwrap_or_else(|| format!("{kind} {}", pod.name));
-            Problem::SamePod { pod, other, first }
-        };
-        self.failed(source, place, subject, problem);
+        if other == document.workload {
+            return Err(Problem::Duplicate { first });
+        }
+        let other = other.unwrap_or_else(|| format!("{kind} {}", pod.name));
+        Err(Problem::SamePod { pod, other, first })
     }
 }
 
