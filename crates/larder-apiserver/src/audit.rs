@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-/// The log of requests. Cloning gives another handle to the same log.
+/// The log of requests; by default it keeps none. Cloning gives another handle to the same log.
 #[derive(Clone, Default)]
 pub struct AuditLog {
     sink: Sink,
@@ -105,11 +105,6 @@ pub struct AuditRecord {
 }
 
 impl AuditLog {
-    /// Keeps nothing.
-    pub fn none() -> Self {
-        Self::default()
-    }
-
     /// Writes each record as one line of JSON, and flushes. A `writer` that blocks stops the server while it does; one
     /// that returns [`WouldBlock`](io::ErrorKind::WouldBlock) loses records instead.
     pub fn to_writer(writer: impl Write + Send + 'static) -> Self {
@@ -203,7 +198,7 @@ impl AuditLog {
 impl fmt::Debug for AuditLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.sink {
-            Sink::Nowhere => "AuditLog::none",
+            Sink::Nowhere => "AuditLog::default",
             Sink::Writer(_) => "AuditLog::to_writer",
             Sink::Memory(_) => "AuditLog::in_memory",
         })

@@ -141,7 +141,10 @@ impl Node<'_> {
             ("configmaps", _) => self.object(attempt, ApiKind::ConfigMap),
             ("pods", None) => match attempt.verb {
                 Verb::List | Verb::Watch if attempt.node_name == Some(self.node) => Ok(()),
-                Verb::Get | Verb::List | Verb::Watch => self.own_pod(attempt),
+                Verb::Get | Verb::List | Verb::Watch if attempt.name.is_none() => {
+                    Err("can only list/watch pods with spec.nodeName field selector".to_owned())
+                }
+                Verb::Get | Verb::List | Verb::Watch => self.own(ApiKind::Pod, attempt),
                 // NodeRestriction limits the node to mirror pods and to pods bound to it.
                 Verb::Create | Verb::Delete => Ok(()),
                 _ => Err(String::new()),
@@ -188,14 +191,6 @@ impl Node<'_> {
         Err(format!(
             "node '{node}' cannot read {others}, only its own Node object"
         ))
-    }
-
-    fn own_pod(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        if attempt.name.is_none() {
-            let why = "can only list/watch pods with spec.nodeName field selector";
-            return Err(why.to_owned());
-        }
-        self.own(ApiKind::Pod, attempt)
     }
 
     /// An object whose spec names the node.

@@ -236,11 +236,8 @@ pub struct Faults {
     pub(crate) connections: Connections,
 }
 
-#[derive(Debug)]
-struct Armed {
-    fault: Fault,
-    hits: Arc<AtomicU32>,
-}
+/// A fault, and how many requests it has struck.
+type Armed = (Fault, Arc<AtomicU32>);
 
 /// A fault that was injected. It stays when this is dropped.
 #[derive(Clone, Debug)]
@@ -261,10 +258,7 @@ impl Faults {
     /// Adds a fault. Of several that concern a request the one that was injected first strikes, until its times are up.
     pub fn inject(&self, fault: Fault) -> Injected {
         let hits = Arc::<AtomicU32>::default();
-        self.armed.lock().push(Armed {
-            fault,
-            hits: hits.clone(),
-        });
+        self.armed.lock().push((fault, hits.clone()));
         Injected {
             faults: self.clone(),
             hits,
@@ -310,14 +304,13 @@ impl Faults {
         streaming_list: bool,
     ) -> Option<Effect> {
         let armed = self.armed.lock();
-        let struck = armed.iter().find(|armed| {
-            let fault = &armed.fault;
-            let hits = armed.hits.load(Ordering::Relaxed);
+        let (struck, hits) = armed.iter().find(|(fault, hits)| {
+            let hits = hits.load(Ordering::Relaxed);
             fault.times.is_none_or(|times| hits < times)
                 && fault.concerns(user, request, streaming_list)
         })?;
-        struck.hits.fetch_add(1, Ordering::Relaxed);
-        Some(struck.fault.effect.clone())
+        hits.fetch_add(1, Ordering::Relaxed);
+        Some(struck.effect.clone())
     }
 }
 
@@ -330,7 +323,7 @@ impl Injected {
     /// Ends the fault. Streams that it has already struck go on as it made them.
     pub fn lift(&self) {
         let mut armed = self.faults.armed.lock();
-        armed.retain(|armed| !Arc::ptr_eq(&armed.hits, &self.hits));
+        armed.retain(|(_, hits)| !Arc::ptr_eq(hits, &self.hits));
     }
 }
 

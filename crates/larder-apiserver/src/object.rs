@@ -119,9 +119,9 @@ impl Object {
         }
     }
 
-    /// The same state under another version: how a watch shows that the object is gone.
-    pub(crate) fn at_version(&self, version: u64, event: EventType) -> Self {
-        Self::new(self.kind, self.value(), version, event)
+    /// The same state with the version of its end: how a watch shows that the object is gone.
+    pub(crate) fn deleted_at(&self, version: u64) -> Self {
+        Self::new(self.kind, self.value(), version, EventType::Deleted)
     }
 
     /// The object's JSON, shared.

@@ -29,7 +29,8 @@ pub enum Verb {
 }
 
 impl Verb {
-    const NAMES: [(Self, &'static str); 8] = [
+    /// All verbs, in their order, with their names.
+    pub(crate) const NAMES: [(Self, &'static str); 8] = [
         (Self::Get, "get"),
         (Self::List, "list"),
         (Self::Watch, "watch"),

@@ -236,25 +236,6 @@ impl Resource {
         qualified(self.plural, self.group)
     }
 
-    /// Its subresources, each with the kind of its body and its verbs.
-    pub(crate) fn subresources(
-        &self,
-    ) -> Vec<(&'static str, &'static str, &'static [&'static str])> {
-        let mut subresources: Vec<(_, _, &'static [&'static str])> = Vec::new();
-        if self.has_status {
-            subresources.push(("status", self.name, &["get", "patch", "update"]));
-        }
-        match self.kind {
-            ApiKind::Pod => {
-                subresources.push(("binding", "Binding", &["create"]));
-                subresources.push(("eviction", "Eviction", &["create"]));
-            }
-            ApiKind::ServiceAccount => subresources.push(("token", "TokenRequest", &["create"])),
-            _ => {}
-        }
-        subresources
-    }
-
     /// The value of a selectable field in an object of this kind.
     pub(crate) fn selectable<'v>(&self, object: &'v Value, field: &str) -> &'v Value {
         let path = match (self.kind, field) {

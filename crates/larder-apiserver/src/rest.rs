@@ -136,9 +136,7 @@ impl ApiServer {
                 let body = read_body(body, &self.inner.unfinished).await?;
                 request.admit(&body)?;
                 let (parts, mut body) = request.serve(&body)?.into_parts();
-                if target.stable {
-                    body = body.stable();
-                }
+                body.stable = target.stable;
                 // What a write returns is the store's, too.
                 if matches!(request.verb, Verb::Get | Verb::List | Verb::Watch) {
                     body = body.counted(&self.inner.unread)?;

@@ -75,7 +75,7 @@ impl Default for Options {
             first_version: None,
             fill_namespaces: false,
             authorization: Authorization::default(),
-            audit: AuditLog::none(),
+            audit: AuditLog::default(),
             connections: ConnectionLimits::default(),
             certificates_versions: CertificatesVersions::default(),
         }

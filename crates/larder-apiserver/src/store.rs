@@ -189,9 +189,7 @@ impl Store {
     ///
     /// `current` is no longer what the store holds.
     pub(crate) fn delete(&self, current: &Arc<Object>) -> Result<Arc<Object>, Changed> {
-        self.commit(Some(current), |version| {
-            current.at_version(version, EventType::Deleted)
-        })
+        self.commit(Some(current), |version| current.deleted_at(version))
     }
 
     /// Puts what `make` makes of the next version in place of `previous`, if the store holds that; `None`: nothing of

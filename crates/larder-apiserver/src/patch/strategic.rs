@@ -200,10 +200,10 @@ fn merge_and_order(
         (Some(held), Some(change)) if list == ListMerge::Atomic => (change.to_vec(), held),
         (Some(held), Some(change)) => {
             let length = held.len();
-            let merged = merge_items(field, list, held, change)?;
+            let [items, plain, kept] = merge_items(field, list, held, change)?;
             // Upstream, new items take the places of deleted ones there.
-            let before = merged.items.iter().take(length).cloned().collect();
-            (merged.in_order(list)?, before)
+            let before = items.iter().take(length).cloned().collect();
+            (in_order(items, &plain, &kept, list)?, before)
         }
     };
     if list == ListMerge::Atomic && merged.iter().any(Value::is_object) {
@@ -242,7 +242,10 @@ fn merge_field(
         (Some(Value::Array(held)), Value::Array(change)) => {
             let merged = match list(parent, field) {
                 ListMerge::Atomic => change.clone(),
-                list => merge_items(field, list, held, change)?.in_order(list)?,
+                list => {
+                    let [items, plain, kept] = merge_items(field, list, held, change)?;
+                    in_order(items, &plain, &kept, list)?
+                }
             };
             Ok(Some(Value::Array(merged)))
         }
@@ -264,37 +267,19 @@ fn fresh(change: &Value) -> Option<Value> {
     }
 }
 
-/// A merged list.
-struct MergedItems {
-    /// First those of before, then new ones.
-    items: Vec<Value>,
-    /// Those of the patch that are no directives.
-    plain: Vec<Value>,
-    /// Those of before that are not deleted.
-    before: Vec<Value>,
-}
-
-impl MergedItems {
-    fn in_order(self, list: ListMerge) -> Result<Vec<Value>, ApiError> {
-        in_order(self.items, &self.plain, &self.before, list)
-    }
-}
-
+/// What `patch` makes of the list `held`: its items, first those of before, then new ones; those of the patch that are no
+/// directives; and those of before that are not deleted.
 fn merge_items(
     field: &str,
     list: ListMerge,
     held: Vec<Value>,
     patch: &[Value],
-) -> Result<MergedItems, ApiError> {
+) -> Result<[Vec<Value>; 3], ApiError> {
     let ListMerge::Keyed(key) = list else {
         let mut known = HashSet::new();
         let both = held.iter().chain(patch);
         let items = both.filter(|item| known.insert(identity(item))).cloned();
-        return Ok(MergedItems {
-            items: items.collect(),
-            plain: patch.to_vec(),
-            before: held,
-        });
+        return Ok([items.collect(), patch.to_vec(), held]);
     };
     let (before, plain) = obey_directives(held, patch, list)?;
     let mut items = before.clone();
@@ -320,11 +305,7 @@ fn merge_items(
             }
         }
     }
-    Ok(MergedItems {
-        items,
-        plain,
-        before,
-    })
+    Ok([items, plain, before])
 }
 
 /// Carries out the items of `patch` that are directives: what is left of `held`, and the other items.

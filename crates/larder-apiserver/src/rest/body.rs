@@ -24,8 +24,8 @@ pub struct Body {
     pieces: Pieces,
     /// How it goes wrong.
     pub(super) fault: Option<StreamFault>,
-    /// The next frame is to be of `v1` and not of the version that is stored.
-    stable: bool,
+    /// The next frame is to be of `v1` of its group, and not of the version that is stored.
+    pub(super) stable: bool,
 }
 
 #[derive(Debug)]
@@ -33,7 +33,10 @@ enum Content {
     Whole(Bytes),
     List(ListBody),
     Watch(Box<WatchStream>),
-    Ended,
+}
+
+impl Content {
+    const ENDED: Self = Self::Whole(Bytes::new());
 }
 
 impl Body {
@@ -60,31 +63,28 @@ impl Body {
             Content::Whole(bytes) => *bytes = unread.hold(std::mem::take(bytes))?,
             Content::List(list) => list.count(unread)?,
             Content::Watch(stream) => stream.count(unread)?,
-            Content::Ended => {}
         }
         Ok(self)
     }
 
-    /// The same body with objects in `v1` of their group.
-    pub(super) fn stable(mut self) -> Self {
-        self.stable = true;
-        self
+    /// How many bytes of the content are left, if that is known.
+    fn left(&self) -> Option<usize> {
+        match &self.content {
+            Content::Whole(bytes) => Some(bytes.len()),
+            Content::List(list) => Some(list.left),
+            Content::Watch(_) => None,
+        }
     }
 
     /// The next frame, in pieces.
     fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Pieces, Cut>>> {
         let pieces = match &mut self.content {
-            Content::Ended => Pieces::new(),
             Content::Watch(stream) => match ready!(stream.poll_next(context)) {
                 Some(Ok(pieces)) => pieces,
                 ended => return Poll::Ready(ended),
             },
             Content::List(list) => list.next(),
-            Content::Whole(bytes) => {
-                let bytes = std::mem::take(bytes);
-                self.content = Content::Ended;
-                Pieces::from([bytes])
-            }
+            Content::Whole(bytes) => Pieces::from([std::mem::take(bytes)]),
         };
         let pieces = if self.stable {
             pieces.into_iter().flat_map(versions::stable).collect()
@@ -147,36 +147,26 @@ impl http_body::Body for Body {
         Poll::Ready(match struck {
             Struck::Pass(frame) => Some(Ok(Frame::data(frame))),
             Struck::Last(frame) => {
-                self.content = Content::Ended;
+                self.content = Content::ENDED;
                 self.fault = None;
                 (!frame.is_empty()).then_some(Ok(Frame::data(frame)))
             }
             Struck::Cut => {
-                self.content = Content::Ended;
+                self.content = Content::ENDED;
                 Some(Err(Cut))
             }
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.pieces.is_empty()
-            && match &self.content {
-                Content::Whole(bytes) => bytes.is_empty(),
-                Content::List(list) => list.left == 0,
-                Content::Watch(_) => false,
-                Content::Ended => true,
-            }
+        self.pieces.is_empty() && self.left() == Some(0)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let left = match &self.content {
-            _ if self.stable => return SizeHint::default(),
-            Content::Whole(bytes) => bytes.len(),
-            Content::List(list) => list.left,
-            Content::Watch(_) => return SizeHint::default(),
-            Content::Ended => 0,
-        };
         let pieces = self.pieces.iter().map(Bytes::len).sum::<usize>();
-        SizeHint::with_exact((left + pieces) as u64)
+        match self.left().filter(|_| !self.stable) {
+            Some(left) => SizeHint::with_exact((left + pieces) as u64),
+            None => SizeHint::default(),
+        }
     }
 }

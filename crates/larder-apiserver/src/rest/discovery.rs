@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS, plural};
 use crate::{
+    request::Verb,
     resource::{RESOURCES, Resource, group_version},
     versions::{CERTIFICATES, CertificatesVersions, STORED},
 };
@@ -75,6 +76,13 @@ const GROUPS: [&str; 5] = [
     "storage.k8s.io",
 ];
 
+/// The subresources that are posted to: their resource, name and kind, and the kind's group if it is not the resource's.
+const SUBRESOURCES: [(&str, &str, &str, &str); 3] = [
+    ("pods", "binding", "Binding", ""),
+    ("pods", "eviction", "Eviction", "policy"),
+    ("serviceaccounts", "token", "TokenRequest", AUTHENTICATION),
+];
+
 /// The versions of `group`, the preferred one first.
 fn versions(group: &str, served: CertificatesVersions) -> &'static [&'static str] {
     match group {
@@ -105,42 +113,31 @@ fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
     for (_, kind, _) in REVIEWS.iter().filter(|(of, ..)| *of == group) {
         let (name, singular) = (plural(kind), kind.to_lowercase());
-        resources.push(api_resource(
-            &name,
-            &singular,
-            false,
-            kind,
-            json!(["create"]),
-        ));
+        let verbs = json!(["create"]);
+        resources.push(api_resource(&name, &singular, false, kind, verbs));
     }
     for resource in of_group(group, version) {
         let (plural, namespaced) = (resource.plural, resource.namespaced);
-        let singular = resource.singular();
-        let verbs = json!([
-            "create",
-            "delete",
-            "deletecollection",
-            "get",
-            "list",
-            "patch",
-            "update",
-            "watch"
-        ]);
-        let mut entry = api_resource(plural, &singular, namespaced, resource.name, verbs);
+        let (kind, singular) = (resource.name, resource.singular());
+        let mut verbs = Verb::NAMES.map(|(_, name)| name);
+        verbs.sort_unstable();
+        let mut entry = api_resource(plural, &singular, namespaced, kind, json!(verbs));
         if !resource.short_names.is_empty() {
             entry["shortNames"] = json!(resource.short_names);
         }
         resources.push(entry);
-        for (subresource, kind, verbs) in resource.subresources() {
-            let name = format!("{plural}/{subresource}");
-            let mut entry = api_resource(&name, "", namespaced, kind, json!(verbs));
-            // Of another group than the resource.
-            if let Some(group) = match kind {
-                "Eviction" => Some("policy"),
-                "TokenRequest" => Some(AUTHENTICATION),
-                _ => None,
-            } {
-                entry["group"] = group.into();
+        if resource.has_status {
+            let (name, verbs) = (
+                format!("{plural}/status"),
+                json!(["get", "patch", "update"]),
+            );
+            resources.push(api_resource(&name, "", namespaced, kind, verbs));
+        }
+        for (_, name, kind, group) in SUBRESOURCES.iter().filter(|(of, ..)| *of == plural) {
+            let name = format!("{plural}/{name}");
+            let mut entry = api_resource(&name, "", namespaced, kind, json!(["create"]));
+            if !group.is_empty() {
+                entry["group"] = (*group).into();
                 entry["version"] = "v1".into();
             }
             resources.push(entry);

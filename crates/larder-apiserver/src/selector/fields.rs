@@ -114,12 +114,10 @@ fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let position = term.find(['=', '!'])?;
     let (field, rest) = term.split_at(position);
     if let Some(value) = rest.strip_prefix("!=") {
-        Some((field, false, value))
-    } else if let Some(value) = rest.strip_prefix("==") {
-        Some((field, true, value))
-    } else {
-        Some((field, true, rest.strip_prefix('=')?))
+        return Some((field, false, value));
     }
+    let value = rest.strip_prefix("==").or(rest.strip_prefix('='))?;
+    Some((field, true, value))
 }
 
 fn unescape(value: &str) -> Option<SmolStr> {

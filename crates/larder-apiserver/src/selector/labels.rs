@@ -65,18 +65,11 @@ impl LabelSelector {
     }
 
     pub(super) fn matches(&self, object: &Object) -> bool {
-        self.requirements.iter().all(
-            |Requirement {
-                 key,
-                 is_negated,
-                 condition,
-             }| {
-                let holds = object
-                    .label(key)
-                    .is_some_and(|value| condition.holds(value));
-                holds != *is_negated
-            },
-        )
+        self.requirements.iter().all(|requirement| {
+            let label = object.label(&requirement.key);
+            let holds = label.is_some_and(|value| requirement.condition.holds(value));
+            holds != requirement.is_negated
+        })
     }
 }
 

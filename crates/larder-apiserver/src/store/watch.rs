@@ -274,8 +274,8 @@ impl Change {
             (Some(_), None) if deleted => (EventType::Deleted, self.object.clone()),
             // The state that matched, with the version at which it stopped.
             (Some(before), None) => {
-                let last = before.at_version(self.object.version, EventType::Deleted);
-                (EventType::Deleted, Arc::new(last))
+                let last = before.deleted_at(self.object.version);
+                (last.event, Arc::new(last))
             }
         };
         Some(WatchEvent { event, object })

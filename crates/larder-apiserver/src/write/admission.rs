@@ -49,7 +49,7 @@ pub(super) fn admit(
         _ if part == Part::Status => Ok(()),
         (ApiKind::Pod, _) => {
             tolerate_node_failures(&mut value["spec"]);
-            set_priority(resource, old, value, part)
+            set_priority(old, value, part)
         }
         // A node from a manifest gets no taint: no controller would remove it.
         (ApiKind::Node, None) if part != Part::Whole => {
@@ -82,12 +82,7 @@ fn tolerate_node_failures(spec: &mut Value) {
 
 /// The priority follows from the class. This server has no classes of its own, so that of an unknown one stays as
 /// stated.
-fn set_priority(
-    resource: &Resource,
-    old: Option<&Value>,
-    value: &mut Value,
-    part: Part,
-) -> Result<(), ApiError> {
+fn set_priority(old: Option<&Value>, value: &mut Value, part: Part) -> Result<(), ApiError> {
     if let Some(old) = old {
         for field in ["priority", "preemptionPolicy"] {
             if value["spec"][field].is_null() && !old["spec"][field].is_null() {
@@ -111,14 +106,14 @@ fn set_priority(
         let why = format!(
             "the integer value of priority ({stated}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden(resource.kind, name(value), &why));
+        return Err(ApiError::forbidden(ApiKind::Pod, name(value), &why));
     }
     let policy = text(value, "/spec/preemptionPolicy");
     if part != Part::Whole && !matches!(policy, "" | PREEMPTS) {
         let why = format!(
             "the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; priority admission controller computed {PREEMPTS} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden(resource.kind, name(value), &why));
+        return Err(ApiError::forbidden(ApiKind::Pod, name(value), &why));
     }
     let spec = &mut value["spec"];
     if stated.is_none() {

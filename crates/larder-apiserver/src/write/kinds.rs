@@ -140,7 +140,7 @@ pub(super) fn finish(resource: &Resource, value: &mut Value) {
 }
 
 /// Sets or removes `field`, whichever `from` says.
-fn copy(from: &Value, to: &mut Value, field: &str) {
+pub(super) fn copy(from: &Value, to: &mut Value, field: &str) {
     if let Some(to) = to.as_object_mut() {
         match from {
             Value::Null => to.remove(field),

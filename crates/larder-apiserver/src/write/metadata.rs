@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use larder_objects::{ObjectKey, manifest::generated_name, uuid};
 use serde_json::{Map, Value};
 
-use super::{Part, name};
+use super::{Part, kinds::copy, name};
 use crate::{
     clock::Clock,
     json::{items, text},
@@ -104,12 +104,9 @@ pub(super) fn for_update(
     set_namespace(metadata, namespace)?;
     let named = ["name", "generateName", "resourceVersion"];
     for field in SERVER_SET.iter().chain(&named) {
-        match &old["metadata"][*field] {
-            Value::Null => metadata.remove(*field),
-            held => metadata.insert((*field).to_owned(), held.clone()),
-        };
+        copy(&old["metadata"][*field], &mut value["metadata"], field);
     }
-    if metadata.contains_key("deletionTimestamp") {
+    if !value["metadata"]["deletionTimestamp"].is_null() {
         let held: HashSet<_> = finalizers(old).collect();
         let is_new = |new: &&str| !held.contains(new);
         let added: Vec<_> = finalizers(value).filter(is_new).collect();

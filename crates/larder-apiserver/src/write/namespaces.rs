@@ -46,18 +46,15 @@ impl Writer {
     /// `name` is not one.
     pub(crate) fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
         let key = ObjectKey::new("", name);
-        if self.store.get(ApiKind::Namespace, &key).is_none() {
-            let body = json!({"metadata": {"name": name}});
-            let params = WriteParams::default();
-            match self.create(ApiKind::Namespace, None, body, Part::Main, params) {
-                // Another write was faster.
-                Err(error) if error.reason() == "AlreadyExists" => {}
-                created => {
-                    created?;
-                }
-            }
+        if self.store.get(ApiKind::Namespace, &key).is_some() {
+            return Ok(());
         }
-        Ok(())
+        let (body, params) = (json!({"metadata": {"name": name}}), WriteParams::default());
+        match self.create(ApiKind::Namespace, None, body, Part::Main, params) {
+            // Another write was faster.
+            Err(error) if error.reason() == "AlreadyExists" => Ok(()),
+            created => created.map(drop),
+        }
     }
 
     /// What the root CA and service account controllers create in a new namespace.

@@ -115,32 +115,36 @@ impl Schema {
     /// The object that `bytes`, a message called `name`, stand for. `None` if they are malformed, have more than
     /// [`MAX_ITEMS`] items, or hold a field that the schema does not know.
     pub(super) fn decode(&self, name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
-        let mut object = Map::new();
-        self.message(name, bytes, &mut object, &mut 0)?;
-        Some(object)
+        let (messages, items) = (self.messages, 0);
+        Decoder { messages, items }.message(name, bytes)
     }
+}
 
-    fn message(
-        &self,
-        name: &str,
-        bytes: &[u8],
-        object: &mut Map<String, Value>,
-        items: &mut usize,
-    ) -> Option<()> {
+/// Reads one object.
+struct Decoder {
+    /// Of the schema.
+    messages: &'static [(&'static str, &'static str)],
+    /// Number of the items so far.
+    items: usize,
+}
+
+impl Decoder {
+    fn message(&mut self, name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
         let (_, declared) = self.messages.iter().find(|(known, _)| *known == name)?;
+        let mut object = Map::new();
         for field in fields(bytes) {
             let (number, wire) = field?;
             let (name, kind) = field_of(declared, number)?;
             if let Some(item) = within(kind, ['[', ']']) {
-                *items += 1;
+                self.items += 1;
                 let list = object.entry(name).or_insert_with(|| json!([]));
-                list.as_array_mut()?.push(self.value(item, wire, items)?);
+                list.as_array_mut()?.push(self.value(item, wire)?);
             } else if let Some(item) = within(kind, ['{', '}']) {
-                *items += 1;
-                let (key, held) = self.entry(item, wire, items)?;
+                self.items += 1;
+                let (key, held) = self.entry(item, wire)?;
                 object.entry(name).or_insert_with(|| json!({}))[key] = held;
             } else {
-                let value = self.value(kind, wire, items)?;
+                let value = self.value(kind, wire)?;
                 let is_absent = match kind {
                     "Text" | "PlainInt" | "PlainBool" => value == default(kind),
                     _ => value.is_null(),
@@ -149,20 +153,15 @@ impl Schema {
                     object.insert(name.to_owned(), value);
                 }
             }
-            if *items > MAX_ITEMS {
+            if self.items > MAX_ITEMS {
                 return None;
             }
         }
-        Some(())
+        Some(object)
     }
 
     /// One entry of a map.
-    fn entry(
-        &self,
-        item: &'static str,
-        wire: WireValue<'_>,
-        items: &mut usize,
-    ) -> Option<(String, Value)> {
+    fn entry(&mut self, item: &str, wire: WireValue<'_>) -> Option<(String, Value)> {
         let (mut key, mut held) = (String::new(), default(item));
         let WireValue::Bytes(entry) = wire else {
             return None;
@@ -172,14 +171,14 @@ impl Schema {
                 (1, WireValue::Bytes(bytes)) => {
                     std::str::from_utf8(bytes).ok()?.clone_into(&mut key);
                 }
-                (2, wire) => held = self.value(item, wire, items)?,
+                (2, wire) => held = self.value(item, wire)?,
                 _ => return None,
             }
         }
         Some((key, held))
     }
 
-    fn value(&self, kind: &str, wire: WireValue<'_>, items: &mut usize) -> Option<Value> {
+    fn value(&mut self, kind: &str, wire: WireValue<'_>) -> Option<Value> {
         Some(match (kind, wire) {
             ("Text", WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
             ("Bytes", WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
@@ -195,16 +194,10 @@ impl Schema {
             },
             ("IntOrString", WireValue::Bytes(bytes)) => match parts(bytes)? {
                 // The type: 0 for a number, 1 for a text.
-                [Some(WireValue::Number(1)), _, text] => self.value("Text", text?, items)?,
-                [_, number, _] => {
-                    self.value("Int", number.unwrap_or(WireValue::Number(0)), items)?
-                }
+                [Some(WireValue::Number(1)), _, text] => self.value("Text", text?)?,
+                [_, number, _] => self.value("Int", number.unwrap_or(WireValue::Number(0)))?,
             },
-            (message, WireValue::Bytes(bytes)) => {
-                let mut object = Map::new();
-                self.message(message, bytes, &mut object, items)?;
-                Value::Object(object)
-            }
+            (message, WireValue::Bytes(bytes)) => Value::Object(self.message(message, bytes)?),
             (_, WireValue::Number(_)) => return None,
         })
     }
