@@ -106,8 +106,7 @@ async fn follow_node(
         let node = match found.map(readable) {
             // The last good one stays.
             Some(None) => continue,
-            Some(Some(node)) => Some(node),
-            None => None,
+            read => read.flatten(),
         };
         seen(node.as_ref());
         let node = node.map(|node| Arc::new(NodeFacts::new(&node)));

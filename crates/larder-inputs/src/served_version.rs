@@ -63,32 +63,25 @@ impl ServedResource {
         namespace: &str,
         object: &(impl Serialize + Sync),
     ) -> Result<T, RequestError> {
-        let (current, other) = (self.current(), 1 - self.current());
-        let result = self.create_at(current, client, namespace, object).await;
-        if !matches!(&result, Err(error) if error.is_not_served()) {
-            return result;
+        let current = self.current();
+        let mut version = current;
+        loop {
+            let path = self.at(version).in_namespace(namespace)?;
+            let body = Body {
+                api_version: format!("{GROUP}/{}", VERSIONS[version]),
+                kind: self.kind,
+                object,
+            };
+            let result = request(client, Method::POST, path.as_str(), Some(&body)).await;
+            let is_served = !matches!(&result, Err(error) if error.is_not_served());
+            if is_served {
+                self.current.store(version, Ordering::Relaxed);
+            }
+            if is_served || version != current {
+                return result;
+            }
+            version = 1 - current;
         }
-        let result = self.create_at(other, client, namespace, object).await;
-        if !matches!(&result, Err(error) if error.is_not_served()) {
-            self.current.store(other, Ordering::Relaxed);
-        }
-        result
-    }
-
-    async fn create_at<T: DeserializeOwned>(
-        &self,
-        version: usize,
-        client: &Client,
-        namespace: &str,
-        object: &(impl Serialize + Sync),
-    ) -> Result<T, RequestError> {
-        let path = self.at(version).in_namespace(namespace)?;
-        let body = Body {
-            api_version: format!("{GROUP}/{}", VERSIONS[version]),
-            kind: self.kind,
-            object,
-        };
-        request(client, Method::POST, path.as_str(), Some(&body)).await
     }
 }
 

@@ -383,12 +383,15 @@ impl<'a> Builder<'a> {
             }))
         };
         let optional = *optional == Some(true);
+        let origin = Origin::EnvFile {
+            volume: volume_name,
+            path,
+            key,
+        };
         let file = match self.inputs.env_files.get(&reference) {
             Some(Ok(file)) => file,
             Some(Err(Unavailable::NotFound)) => {
                 let what = format!("{path} of volume {volume_name} key {key}");
-                let (volume, path) = (volume_name.as_str(), path.as_str());
-                let origin = Origin::EnvFile { volume, path, key };
                 return match self.inputs.assumptions.env_file(what) {
                     Some(unknown) => Ok(Some(of_unknown(unknown, origin))),
                     None if optional => Ok(None),
@@ -411,11 +414,7 @@ impl<'a> Builder<'a> {
             }),
             value => Ok(Some(Variable {
                 value: Value::Secret(SecretBytes::new(value)),
-                origin: Origin::EnvFile {
-                    volume: volume_name,
-                    path,
-                    key,
-                },
+                origin,
                 secret: true,
             })),
         }

@@ -158,20 +158,6 @@ impl AtomicWriter {
         now: Timestamp,
         random: &mut fastrand::Rng,
     ) -> Result<(Written, String), DiskError> {
-        let (written, set, replaced) = self.first_steps(payload, now, random)?;
-        if let Some(old) = replaced {
-            self.remove_old(old)?;
-        }
-        Ok((written, set))
-    }
-
-    /// Does steps 1 to 11, and returns the name of the set, and the one that step 12 removes. After a late failure, it has done step 12 too.
-    fn first_steps(
-        &self,
-        payload: &Payload<'_>,
-        now: Timestamp,
-        random: &mut fastrand::Rng,
-    ) -> Result<(Written, String, Option<Set>), DiskError> {
         // Step 1
         let plan = Plan::of(payload)?;
         // Step 2
@@ -207,19 +193,14 @@ impl AtomicWriter {
         };
         pass.link(&root);
         pass.unlink(&root);
-        if let Err(failure) = pass.late {
-            // The error names the first failure; what cannot be removed now is a leftover of the next pass.
-            let _ = replaced.map(|old| self.remove_old(old));
-            return Err(failure);
+        // Step 12
+        if let Some(old) = replaced {
+            pass.late("remove old directory", &old.name, |volume| {
+                tree::remove_opened(volume, old.name.as_bytes(), old.dir)
+            });
         }
-        Ok((pass.written, pass.set, replaced))
-    }
-
-    /// Step 12.
-    fn remove_old(&self, old: Set) -> Result<(), DiskError> {
-        let name = old.name.as_bytes();
-        tree::remove_opened(self.volume.as_fd(), name, old.dir)
-            .map_err(self.volume.failed_late("remove old directory", &old.name))
+        pass.late?;
+        Ok((pass.written, pass.set))
     }
 
     /// Gives a link to `user` and the group, as far as they are requested; returns whether it is theirs now.
