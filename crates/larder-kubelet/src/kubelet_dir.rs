@@ -118,26 +118,6 @@ pub enum UnknownContent {
         "mounted by the kubelet, but not visible to larder: mount the directory with HostToContainer propagation"
     )]
     NotVisible,
-    /// It cannot be read.
-    #[error(transparent)]
-    Unreadable(#[from] ReadError),
-}
-
-/// A volume, compared with its computed files.
-#[derive(Debug)]
-pub struct Comparison {
-    /// Its directory.
-    pub identity: VolumeIdentity,
-    /// The set that was compared.
-    pub set: SetName,
-    /// How its files differ.
-    pub differences: Differences,
-}
-
-/// Why the kubelet's directory, or a part of it, cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] OperationError),
@@ -158,10 +138,15 @@ pub enum ReadError {
     },
 }
 
-impl ReadError {
-    fn io(operation: &'static str, path: &Path) -> impl Fn(Errno) -> Self {
-        move |errno| Self::Io(failed(operation, path)(errno))
-    }
+/// A volume, compared with its computed files.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Its directory.
+    pub identity: VolumeIdentity,
+    /// The set that was compared.
+    pub set: SetName,
+    /// How its files differ.
+    pub differences: Differences,
 }
 
 /// An open volume; see invariant 2.
@@ -176,9 +161,9 @@ impl KubeletDir {
     /// # Errors
     ///
     /// There is no such directory, or it cannot be opened.
-    pub fn open(path: &Path, mounts: Mounts) -> Result<Self, ReadError> {
+    pub fn open(path: &Path, mounts: Mounts) -> Result<Self, OperationError> {
         Ok(Self {
-            root: sys::open_root(path).map_err(ReadError::io("open", path))?,
+            root: sys::open_root(path).map_err(failed("open", path))?,
             path: path.to_owned(),
             mounts,
             open_budget: OPEN_BUDGET,
@@ -202,7 +187,7 @@ impl KubeletDir {
             }
         }
         let path = self.volume_path(id);
-        Err(ReadError::Replaced { path }.into())
+        Err(UnknownContent::Replaced { path })
     }
 
     /// The comparison with the current set; `None` if the set was replaced meanwhile, so that the result is void.
@@ -225,8 +210,8 @@ impl KubeletDir {
             let directory = match sys::open_place(open.directory.as_fd(), &*set.0) {
                 Ok(directory) => directory,
                 Err(Errno::NOENT) => return Ok(None),
-                Err(Errno::NOTDIR | Errno::LOOP) => return Err(ReadError::NotASet { path }.into()),
-                Err(errno) => return Err(ReadError::io("open", &path)(errno).into()),
+                Err(Errno::NOTDIR | Errno::LOOP) => return Err(UnknownContent::NotASet { path }),
+                Err(errno) => return Err(failed("open", &path)(errno).into()),
             };
             let is_done = comparer.advance(&directory, self.open_budget)?;
             // The kubelet removes a set once it has written another. So a missing file may have been removed meanwhile.
@@ -253,7 +238,7 @@ impl KubeletDir {
         let directory = directory.map_err(|errno| unknown_content(errno, "open", &path))?;
         if self.mounts == Mounts::Required && id.kind.wants_memory() {
             let is_mount_point = beneath::is_mount_point(parent.as_fd(), directory.as_fd());
-            if !is_mount_point.map_err(ReadError::io("examine", &path))? {
+            if !is_mount_point.map_err(failed("examine", &path))? {
                 // Without the marker, the kubelet is about to mount the volume, or has just unmounted it.
                 return Err(if self.is_marked_ready(id)? {
                     UnknownContent::NotVisible
@@ -262,7 +247,7 @@ impl KubeletDir {
                 });
             }
         }
-        let stat = sys::stat(&directory).map_err(ReadError::io("examine", &path))?;
+        let stat = sys::stat(&directory).map_err(failed("examine", &path))?;
         let identity = VolumeIdentity {
             device: stat.st_dev,
             inode: stat.st_ino,
@@ -275,7 +260,7 @@ impl KubeletDir {
     }
 
     /// Whether the kubelet has recorded that the volume is mounted (kubelet 1.36, `pkg/volume/util/util.go`, `SetReady`).
-    fn is_marked_ready(&self, id: &VolumeId<'_>) -> Result<bool, ReadError> {
+    fn is_marked_ready(&self, id: &VolumeId<'_>) -> Result<bool, UnknownContent> {
         let wrapped = format!("wrapped_{}", id.name);
         let elements = [
             "pods",
@@ -291,7 +276,7 @@ impl KubeletDir {
         match sys::stat_entry(marker.as_fd(), c"ready") {
             Ok(_) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(ReadError::io("examine", &path)(errno)),
+            Err(errno) => Err(failed("examine", &path)(errno).into()),
         }
     }
 
@@ -304,24 +289,24 @@ impl KubeletDir {
         let path = self.volume_path(id).join(DATA);
         let target = match sys::read_link(volume.directory.as_fd(), DATA) {
             Ok(target) => target,
-            Err(Errno::INVAL) => return Err(ReadError::NotASet { path }.into()),
+            Err(Errno::INVAL) => return Err(UnknownContent::NotASet { path }),
             Err(errno) => return Err(unknown_content(errno, "read", &path)),
         };
         match target.to_str().map(element) {
             Ok(Ok(target)) => Ok(SetName(target.into())),
-            _ => Err(ReadError::NotASet { path }.into()),
+            _ => Err(UnknownContent::NotASet { path }),
         }
     }
 
     /// The directory at `elements` below the root directory, if there is one. Errors name `path`.
-    fn descend(&self, elements: &[&str], path: &Path) -> Result<Option<OwnedFd>, ReadError> {
+    fn descend(&self, elements: &[&str], path: &Path) -> Result<Option<OwnedFd>, UnknownContent> {
         let mut reached: Option<OwnedFd> = None;
         for name in elements {
             let parent = reached.as_ref().unwrap_or(&self.root);
             match sys::open_place(parent.as_fd(), element(name)?) {
                 Ok(directory) => reached = Some(directory),
                 Err(Errno::NOENT) => return Ok(None),
-                Err(errno) => return Err(ReadError::io("open", path)(errno)),
+                Err(errno) => return Err(failed("open", path)(errno).into()),
             }
         }
         Ok(reached)
@@ -348,16 +333,16 @@ impl KubeletDir {
 fn unknown_content(errno: Errno, operation: &'static str, path: &Path) -> UnknownContent {
     match errno {
         Errno::NOENT => UnknownContent::NotSetUp,
-        errno => ReadError::io(operation, path)(errno).into(),
+        errno => failed(operation, path)(errno).into(),
     }
 }
 
 /// Checks that `name`, which comes from an object or from a link, is a single element of a path.
-fn element(name: &str) -> Result<&str, ReadError> {
+fn element(name: &str) -> Result<&str, UnknownContent> {
     let fits = name.len() <= 255 && !["", ".", ".."].contains(&name);
     if fits && !name.contains(['/', '\0']) {
         Ok(name)
     } else {
-        Err(ReadError::Name)
+        Err(UnknownContent::Name)
     }
 }

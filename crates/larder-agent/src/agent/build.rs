@@ -12,11 +12,12 @@ use jiff::Timestamp;
 use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
 use larder_actions::{processes::Processes, subpaths::SubPathNode};
+use larder_files::operation_error::OperationError;
 use larder_hooks::{HookNode, OnChange, PodChange, ProgramHook};
 use larder_inputs::{
     certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
 };
-use larder_kubelet::{backoff::RETRY, kubelet_dir::ReadError};
+use larder_kubelet::backoff::RETRY;
 use larder_on_change::{
     Hook,
     parse::{ConfiguredHook, PodSelector},
@@ -69,7 +70,7 @@ pub enum BuildError {
     StaticPodUrl(#[source] HttpSourceError),
     /// The kubelet's root directory, in the mode `Beside`.
     #[error("cannot read the kubelet's root directory")]
-    KubeletDir(#[source] ReadError),
+    KubeletDir(#[source] OperationError),
     /// The directories of the mode `Beside`.
     #[error("invalid directories of the mode Beside")]
     Overlap(#[source] OverlapError),

@@ -4,11 +4,11 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use kube::Client;
-use larder_files::operation_error::failed;
+use larder_files::operation_error::{OperationError, failed};
 use larder_inputs::clock::Clock;
 use larder_kubelet::{
     fingerprint::FingerprintKey,
-    kubelet_dir::{KubeletDir, ReadError, VolumeId},
+    kubelet_dir::{KubeletDir, VolumeId},
     node_state::follow_republishing_drivers,
     node_view::NodeViewer,
     swaps::Swaps,
@@ -66,7 +66,7 @@ impl Beside {
         clock: Clock,
         registry: &mut Registry,
         mut rng: Rng,
-    ) -> Result<Self, ReadError> {
+    ) -> Result<Self, OperationError> {
         let directory = Arc::new(KubeletDir::open(&config.kubelet_root_dir, config.mounts)?);
         let volumes = VolumeHost::open_existing(&config.kubelet_root_dir)
             .map_err(std::io::Error::other)

@@ -17,7 +17,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_files::{beneath, sys};
+use larder_files::{beneath, operation_error::failed, sys};
 use larder_objects::Kind;
 use larder_projection::{File, Origin, Projection, VolumePath};
 use rustix::{
@@ -27,7 +27,7 @@ use rustix::{
 use tokio::time::Instant;
 
 use super::{
-    ReadError,
+    UnknownContent,
     content::{Buffer, Rule},
 };
 
@@ -150,7 +150,7 @@ impl<'a> Comparer<'a> {
         &mut self,
         directory: &OwnedFd,
         budget: Duration,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<bool, UnknownContent> {
         let end = Instant::now() + budget;
         let mut ancestors = OpenAncestors::default();
         loop {
@@ -192,8 +192,8 @@ impl<'a> Comparer<'a> {
         opened: rustix::io::Result<(OwnedFd, Stat)>,
         path: &VolumePath,
         file: &File<'_>,
-    ) -> Result<(), ReadError> {
-        let failed = |errno| ReadError::io("read", &self.path.join(path.as_str()))(errno);
+    ) -> Result<(), UnknownContent> {
+        let failed = |errno| failed("read", &self.path.join(path.as_str()))(errno);
         let origin = self.projection.origins.get(path);
         let kind = match opened {
             Ok((found, stat)) => {
@@ -208,7 +208,7 @@ impl<'a> Comparer<'a> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::XDEV) => {
                 DifferenceKind::Missing
             }
-            Err(errno) => return Err(failed(errno)),
+            Err(errno) => return Err(failed(errno).into()),
         };
         let reason = origin.and_then(reason_of);
         self.differences.add(path.as_str(), kind, reason);
@@ -220,7 +220,7 @@ impl<'a> Comparer<'a> {
         &mut self,
         set: &OwnedFd,
         ancestors: &mut OpenAncestors,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<bool, UnknownContent> {
         let Some(listed) = self.directories.pop() else {
             return Ok(false);
         };
@@ -228,7 +228,7 @@ impl<'a> Comparer<'a> {
             Ok(directory) => directory,
             // Its files are missing, and are recorded as such.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(true),
-            Err(errno) => return Err(ReadError::io("open", &self.path.join(&listed))(errno)),
+            Err(errno) => return Err(failed("open", &self.path.join(&listed))(errno).into()),
         };
         let mut extra = None;
         let visit = |name: &CStr, kind| {
@@ -246,7 +246,7 @@ impl<'a> Comparer<'a> {
             Err(Errno::NOENT) => self
                 .differences
                 .add(&listed, DifferenceKind::Missing, self.extra),
-            Err(errno) => return Err(ReadError::io("list", &self.path.join(&listed))(errno)),
+            Err(errno) => return Err(failed("list", &self.path.join(&listed))(errno).into()),
         }
         if let Some(path) = extra {
             self.not_computed(&format!("{}{path}", self.prefix));

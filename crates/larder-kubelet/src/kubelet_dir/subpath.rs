@@ -6,13 +6,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_files::{beneath, sys};
+use larder_files::{beneath, operation_error::failed, sys};
 use larder_projection::{Projection, VolumePath};
 use rustix::fs::{FileType, Stat};
 
 use super::{
-    Differences, KubeletDir, Mounts, ReadError, UnknownContent, VolumeId, compare::Comparer,
-    unknown_content,
+    Differences, KubeletDir, Mounts, UnknownContent, VolumeId, compare::Comparer, unknown_content,
 };
 
 /// Directory of these mounts, in that of the pod.
@@ -92,7 +91,7 @@ impl KubeletDir {
         if self.mounts == Mounts::Required {
             // The kubelet mounts on an empty file or directory.
             let is_mount_point = beneath::is_mount_point(parent.as_fd(), opened.handle().as_fd());
-            if !is_mount_point.map_err(ReadError::io("examine", path))? {
+            if !is_mount_point.map_err(failed("examine", path))? {
                 return Err(UnknownContent::NotVisible);
             }
         }

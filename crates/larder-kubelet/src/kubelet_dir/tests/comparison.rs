@@ -266,7 +266,7 @@ fn set_is_seen_whole_however_often_it_is_replaced() {
                     let count = found.differences.count;
                     assert!(count == 0 || count == names.len(), "{count}");
                 }
-                Err(UnknownContent::Unreadable(ReadError::Replaced { .. })) => {}
+                Err(UnknownContent::Replaced { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }
