@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use larder_objects::chain;
-use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until, timeout},
@@ -66,13 +65,13 @@ pub struct NodeViewer {
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     view: watch::Sender<NodeView>,
     known: watch::Sender<KnownState>,
-    permissions: Mutex<Permissions>,
 }
 
 /// What is known of the node apart from its lease.
 #[derive(Debug, Default)]
 struct KnownState {
     kubelet: NodeState,
+    permissions: Permissions,
     /// A permission without which no pod can be touched.
     missing: Option<String>,
     /// This larder has the lock of the node (R28), or needs none.
@@ -98,7 +97,6 @@ impl NodeViewer {
             now: Box::new(now),
             view: watch::Sender::new(view),
             known: watch::Sender::default(),
-            permissions: Mutex::default(),
         }
     }
 
@@ -114,7 +112,7 @@ impl NodeViewer {
 
     /// The result of the last review.
     pub fn permissions(&self) -> Permissions {
-        self.permissions.lock().clone()
+        self.known.borrow().permissions.clone()
     }
 
     /// Takes in the Node and the TTL that it states; `None` if there is none.
@@ -232,15 +230,15 @@ impl NodeViewer {
         let is_missing = |known: &KnownState| known.missing.is_some();
         loop {
             let permissions = Permissions::review(&self.client, &self.node_name).await;
-            let may_touch = permissions.may_touch();
-            *self.permissions.lock() = permissions;
-            if is_missing(&changes.borrow()) && may_touch != Some(false) {
-                // Where reviews are not answered, the next touch shows it.
-                if may_touch == Some(true) {
+            self.known.send_modify(|known| {
+                let may_touch = permissions.may_touch();
+                if is_missing(known) && may_touch == Some(true) {
                     info!("permission to touch pods granted, continuing");
                 }
-                self.known.send_modify(|known| known.missing = None);
-            }
+                // Where reviews are not answered, the next touch shows it.
+                known.missing.take_if(|_| may_touch != Some(false));
+                known.permissions = permissions;
+            });
             // The sender lives as long as this.
             let _ = changes.wait_for(is_missing).await;
             sleep(ASK_AGAIN.mul_f64(1.0 + rng.f64())).await;
