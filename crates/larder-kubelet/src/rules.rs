@@ -245,10 +245,10 @@ impl fmt::Display for Gate {
 /// Something to count, log or post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The computed content of a part is in place.
+    /// The computed content of a volume is in place.
     Verified {
-        /// The part.
-        part: PartName,
+        /// The volume.
+        volume: SmolStr,
         /// How it arrived.
         how: Verification,
         /// Time since the change; `None` for a change before larder's start.

@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use larder_objects::{ObjectMeta, chain, escaped};
+use larder_objects::{ObjectMeta, ResourceVersion, chain, escaped};
 use larder_transport::path::{Query, Resource};
 use larder_watch::{RequestError, merge_patch};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use smol_str::SmolStr;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -44,31 +43,17 @@ const MAX_TEXT: usize = 512;
 /// Precision of the annotation.
 const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
 
-/// A value of the annotation: `2026-11-22T04:34:06.987Z`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefreshValue(String);
-
-impl RefreshValue {
-    /// The value for a touch at `now`. Whatever the clock shows, it differs from `previous`, the pod's value or the one
-    /// sent last: the kubelet does not sync a pod whose value stays the same.
-    pub fn next(now: Timestamp, previous: Option<&str>) -> Self {
-        let value = Self::of(now);
-        if previous != Some(value.as_str()) {
-            return value;
-        }
-        // At the end of time there is no later one.
-        let later = now.checked_add(MILLISECOND);
-        Self::of(later.unwrap_or_else(|_| now - MILLISECOND))
+/// The value of the annotation for a touch at `now`: `2026-11-22T04:34:06.987Z`. Whatever the clock shows, it differs from
+/// `previous`, the pod's value or the one sent last: the kubelet does not sync a pod whose value stays the same.
+pub fn next_value(now: Timestamp, previous: Option<&str>) -> String {
+    let text = |time: Timestamp| time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string();
+    let value = text(now);
+    if previous != Some(value.as_str()) {
+        return value;
     }
-
-    /// The value of the annotation.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    fn of(time: Timestamp) -> Self {
-        Self(time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string())
-    }
+    // At the end of time there is no later one.
+    let later = now.checked_add(MILLISECOND);
+    text(later.unwrap_or_else(|_| now - MILLISECOND))
 }
 
 /// The answer to a touch.
@@ -77,7 +62,7 @@ pub enum TouchAnswer {
     /// The pod has the annotation, and this version.
     Touched {
         /// `metadata.resourceVersion`.
-        resource_version: SmolStr,
+        resource_version: ResourceVersion,
     },
     /// The pod had the value before, so nothing happened: send a later one (R9).
     NoOp,
@@ -124,20 +109,14 @@ impl TouchAnswer {
 /// The part of the answer that is read.
 #[derive(Deserialize)]
 struct PatchedPod {
-    metadata: PatchedMetadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PatchedMetadata {
-    resource_version: SmolStr,
+    metadata: ObjectMeta,
 }
 
 /// Sets the annotation of `pod`, as last seen, to `value`: one request. Touches have a rate limit of their own,
 /// [`crate::touch_limiter`] (R19).
-pub async fn send(client: &Client, pod: &ObjectMeta, value: &RefreshValue) -> TouchAnswer {
+pub async fn send(client: &Client, pod: &ObjectMeta, value: &str) -> TouchAnswer {
     match timeout(TIMEOUT, patch(client, pod, value)).await {
-        Ok(Ok(version)) if version == pod.resource_version.as_str() => TouchAnswer::NoOp,
+        Ok(Ok(version)) if version == pod.resource_version => TouchAnswer::NoOp,
         Ok(Ok(resource_version)) => TouchAnswer::Touched { resource_version },
         Ok(Err(error)) => answer_of(&error, pod),
         Err(_) => TouchAnswer::Failed { why: NO_ANSWER },
@@ -147,8 +126,8 @@ pub async fn send(client: &Client, pod: &ObjectMeta, value: &RefreshValue) -> To
 async fn patch(
     client: &Client,
     pod: &ObjectMeta,
-    value: &RefreshValue,
-) -> Result<SmolStr, RequestError> {
+    value: &str,
+) -> Result<ResourceVersion, RequestError> {
     let path = PODS.in_namespace(&pod.namespace)?.object(&pod.name)?;
     let query = Query::new().with("fieldManager", FIELD_MANAGER);
     let uri = path.subresource("status").uri(&query)?;
@@ -156,8 +135,8 @@ async fn patch(
     Ok(patched.metadata.resource_version)
 }
 
-fn body(pod: &ObjectMeta, value: &RefreshValue) -> Value {
-    json!({"metadata": {"uid": pod.uid.to_string(), "annotations": {REFRESH: value.as_str()}}})
+fn body(pod: &ObjectMeta, value: &str) -> Value {
+    json!({"metadata": {"uid": pod.uid.to_string(), "annotations": {REFRESH: value}}})
 }
 
 fn answer_of(error: &RequestError, pod: &ObjectMeta) -> TouchAnswer {

@@ -3,12 +3,12 @@
 //! Pure: time and random numbers are passed in.
 //!
 //! Invariants:
-//! 1. At most `IN_FLIGHT` touches are under way, and none is sent before its time.
+//! 1. At most `IN_FLIGHT` touches are under way.
 //! 2. The rate is between `MIN_RATE` and `MAX_RATE` per second. After a change of the rate, the burst is two
 //!    seconds' worth, and larger only at full rate, so that halving takes effect at once.
 //! 3. While `Retry-After` holds, nothing is sent.
-//! 4. Of the touches that are due, the pod with the highest priority comes first. Pods of equal priority come in random
-//!    order. Touches that catch up come after all others.
+//! 4. The pod with the highest priority comes first. Pods of equal priority come in random order. Touches that catch up
+//!    come after all others.
 
 use std::{
     cmp::Reverse,
@@ -39,20 +39,9 @@ const WINDOW: usize = 20;
 /// Wait after a 429 without `Retry-After`.
 pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// When a touch may be sent, and its priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Urgency {
-    /// `spec.priority` of the pod.
-    pub priority: i32,
-    /// Not before this time.
-    pub not_before: Instant,
-    /// Whether the change may have happened before the start of larder (R27).
-    pub is_catch_up: bool,
-}
-
-/// Place in the order: the lowest comes first.
+/// Place of a touch in the order: the lowest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+pub struct Rank {
     /// Those that catch up last.
     is_catch_up: bool,
     /// Highest priority first.
@@ -62,18 +51,11 @@ struct Rank {
     number: u64,
 }
 
-/// The place of a touch that waits: when it is due, and its rank then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WaitingPlace(Instant, Rank);
-
 /// The touches of a node that wait, each a `T`, and the rate at which they are sent.
 #[derive(Debug)]
 pub struct TouchLimiter<T> {
     random: Rng,
-    /// Touches that are not due yet.
-    later: BTreeMap<WaitingPlace, T>,
-    /// Touches that are due.
-    due: BTreeMap<Rank, T>,
+    waiting: BTreeMap<Rank, T>,
     /// Number of the last touch.
     last: u64,
     in_flight: usize,
@@ -93,8 +75,7 @@ impl<T> TouchLimiter<T> {
     pub fn new(random: Rng, now: Instant) -> Self {
         Self {
             random,
-            later: BTreeMap::new(),
-            due: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             last: 0,
             in_flight: 0,
             rate: MAX_RATE,
@@ -106,24 +87,23 @@ impl<T> TouchLimiter<T> {
         }
     }
 
-    /// Adds a touch.
-    pub fn enqueue(&mut self, touch: T, urgency: Urgency) -> WaitingPlace {
+    /// Adds a touch of a pod with this `spec.priority`. It catches up if the change may have happened before the start of
+    /// larder (R27).
+    pub fn enqueue(&mut self, touch: T, priority: i32, is_catch_up: bool) -> Rank {
         self.last += 1;
         let rank = Rank {
-            is_catch_up: urgency.is_catch_up,
-            priority: Reverse(urgency.priority),
+            is_catch_up,
+            priority: Reverse(priority),
             random: self.random.u64(..),
             number: self.last,
         };
-        let place = WaitingPlace(urgency.not_before, rank);
-        self.later.insert(place, touch);
-        place
+        self.waiting.insert(rank, touch);
+        rank
     }
 
     /// Removes a touch, unless it was sent.
-    pub fn remove(&mut self, place: WaitingPlace) {
-        self.later.remove(&place);
-        self.due.remove(&place.1);
+    pub fn remove(&mut self, rank: Rank) {
+        self.waiting.remove(&rank);
     }
 
     /// The touch to send at `now`, and whether it catches up. Call [`answered`](Self::answered) or
@@ -134,26 +114,19 @@ impl<T> TouchLimiter<T> {
     /// Nothing can be sent before a touch is added or answered, or before this time.
     pub fn next(&mut self, now: Instant) -> Result<(T, bool), Option<Instant>> {
         self.recover(now);
-        while let Some(first) = self.later.first_entry()
-            && first.key().0 <= now
-        {
-            let (WaitingPlace(_, rank), touch) = first.remove_entry();
-            self.due.insert(rank, touch);
-        }
+        let Some(first) = self.waiting.first_entry() else {
+            return Err(None);
+        };
         if self.in_flight >= IN_FLIGHT {
             return Err(None);
         }
-        let later = self.later.keys().next().map(|place| place.0);
-        let Some(first) = self.due.first_entry() else {
-            return Err(later);
-        };
         let is_catch_up = first.key().is_catch_up;
         let mut at = self.silent_until.max(now + self.bucket.wait(now));
         if is_catch_up {
             at = at.max(now + self.catch_up.wait(now));
         }
         if at > now {
-            return Err(Some(later.map_or(at, |later| at.min(later))));
+            return Err(Some(at));
         }
         self.bucket.take(now);
         if is_catch_up {

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::touch_limiter::{DEFAULT_RETRY_AFTER, TouchLimiter, Urgency, WaitingPlace};
+use crate::touch_limiter::{DEFAULT_RETRY_AFTER, Rank, TouchLimiter};
 
 /// The queue. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl Drop for Permit {
 #[derive(Debug)]
 pub struct QueuedTouch {
     queue: TouchQueue,
-    place: WaitingPlace,
+    rank: Rank,
     permit: oneshot::Receiver<Permit>,
 }
 
@@ -87,7 +87,7 @@ impl QueuedTouch {
 
 impl Drop for QueuedTouch {
     fn drop(&mut self) {
-        self.queue.0.limiter.lock().remove(self.place);
+        self.queue.0.limiter.lock().remove(self.rank);
     }
 }
 
@@ -100,16 +100,16 @@ impl TouchQueue {
         }))
     }
 
-    /// Queues a touch. If the limits allow it, its permit is granted at once.
-    pub fn enqueue(&self, urgency: Urgency) -> QueuedTouch {
+    /// Queues a touch, as [`TouchLimiter::enqueue`] says. If the limits allow it, its permit is granted at once.
+    pub fn enqueue(&self, priority: i32, is_catch_up: bool) -> QueuedTouch {
         let (sender, permit) = oneshot::channel();
-        let place = self.0.limiter.lock().enqueue(sender, urgency);
+        let rank = (self.0.limiter.lock()).enqueue(sender, priority, is_catch_up);
         self.grant();
         // The task may have to wake earlier.
         self.0.changed.notify_one();
         QueuedTouch {
             queue: self.clone(),
-            place,
+            rank,
             permit,
         }
     }

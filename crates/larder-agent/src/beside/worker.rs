@@ -45,7 +45,6 @@ use larder_kubelet::{
     pod_view::{PodTraits, pod_view},
     rules::{Look, Notice, PartName, PartObservation, PartState, PodRules},
     swaps::{PodSwaps, SwapSignal},
-    touch::RefreshValue,
     touch_limiter::{longest_spread, spread},
 };
 use larder_pods::StoredPod;
@@ -115,7 +114,7 @@ struct BesideWorker {
     /// The view of the node that the rules know.
     known_node: NodeView,
     /// The value of the last touch; the next one must differ.
-    last_value: Option<RefreshValue>,
+    last_value: Option<String>,
 }
 
 impl BesideWorker {

@@ -102,8 +102,11 @@ impl TrackedPart {
             (_, None) => {}
         }
         self.observation = look.observation;
-        if self.observation == PartObservation::Same && self.detached.is_empty() && !self.verified {
-            notices.push(self.verify(name, is_in_flight, now));
+        if let PartName::Volume(volume) = name
+            && self.is_verified()
+            && !self.verified
+        {
+            notices.push(self.verify(volume, is_in_flight, now));
         }
         notices
     }
@@ -119,24 +122,22 @@ impl TrackedPart {
         if self.payload == Some(payload) {
             return false;
         }
-        let had_one = self.payload.replace(payload).is_some();
-        self.is_first &= !had_one;
-        self.retries_by = self.failing_since.take().map(|since| {
-            let wait = (now - since + backoff::FIRST).min(backoff::CAP);
-            wall + wait
-        });
-        self.changed_at = look.changed_at;
-        self.first_touch = now + look.delay;
-        self.touches = 0;
-        self.touched_at = None;
-        self.last_touch = None;
-        self.verified = false;
-        self.verified_in = None;
-        self.is_reported = false;
+        *self = Self {
+            payload: Some(payload),
+            is_first: self.is_first && self.payload.is_none(),
+            changed_at: look.changed_at,
+            first_touch: now + look.delay,
+            retries_by: self.failing_since.map(|since| {
+                let wait = (now - since + backoff::FIRST).min(backoff::CAP);
+                wall + wait
+            }),
+            detached: mem::take(&mut self.detached),
+            ..Self::new(now)
+        };
         true
     }
 
-    fn verify(&mut self, name: &PartName, is_in_flight: bool, now: Instant) -> Notice {
+    fn verify(&mut self, volume: &SmolStr, is_in_flight: bool, now: Instant) -> Notice {
         self.verified = true;
         self.retries_by = None;
         self.verified_in = (!self.is_first).then(|| now - self.changed_at);
@@ -148,7 +149,7 @@ impl TrackedPart {
             Some(_) => Verification::Late,
         };
         Notice::Verified {
-            part: name.clone(),
+            volume: volume.clone(),
             how,
             delay: self.verified_in,
             touches: self.touches,

@@ -7,6 +7,7 @@ mod obstacles;
 use std::{fmt::Write as _, sync::LazyLock};
 
 use expect_test::{Expect, expect};
+use larder_objects::ResourceVersion;
 
 use super::*;
 use crate::fingerprint::FingerprintKey;
@@ -64,7 +65,7 @@ fn failed() -> TouchAnswer {
 }
 
 fn touched() -> TouchAnswer {
-    let resource_version = "2".into();
+    let resource_version = ResourceVersion::new("2");
     TouchAnswer::Touched { resource_version }
 }
 
@@ -111,7 +112,7 @@ impl World {
         for notice in notices {
             let text = match notice {
                 Notice::Verified {
-                    part: PartName::Volume(name) | PartName::Environment(name),
+                    volume: name,
                     how,
                     delay,
                     touches,

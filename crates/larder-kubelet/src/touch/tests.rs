@@ -42,7 +42,7 @@ async fn current(client: &Client) -> Value {
 #[tokio::test]
 async fn touch_sets_the_annotation_and_nothing_else() {
     let (_server, client, pod) = server().await;
-    let value = RefreshValue::next(at("2026-11-22T04:34:06.987Z"), None);
+    let value = next_value(at("2026-11-22T04:34:06.987Z"), None);
     let mut before = current(&client).await;
     let answer = send(&client, &pod, &value).await;
     let TouchAnswer::Touched { resource_version } = answer else {
@@ -53,7 +53,10 @@ async fn touch_sets_the_annotation_and_nothing_else() {
         after["metadata"]["annotations"],
         json!({"a": "1", REFRESH: "2026-11-22T04:34:06.987Z"})
     );
-    assert_eq!(after["metadata"]["resourceVersion"], *resource_version);
+    assert_eq!(
+        after["metadata"]["resourceVersion"],
+        resource_version.as_str()
+    );
     for pod in [&mut before, &mut after] {
         let metadata = pod["metadata"].as_object_mut().unwrap();
         for field in ["annotations", "resourceVersion", "managedFields"] {
@@ -66,7 +69,7 @@ async fn touch_sets_the_annotation_and_nothing_else() {
 #[test]
 fn body_is_uid_and_annotation() {
     // beside-kubelet 20
-    let value = RefreshValue::next(at("2026-11-22T04:34:06.9871Z"), None);
+    let value = next_value(at("2026-11-22T04:34:06.9871Z"), None);
     assert_eq!(
         body(&pod(), &value).to_string(),
         r#"{"metadata":{"annotations":{"larder.dev/refresh":"2026-11-22T04:34:06.987Z"},"uid":"u1"}}"#
@@ -77,14 +80,14 @@ fn body_is_uid_and_annotation() {
 async fn unchanged_value_is_a_no_op() {
     let (_server, client, mut pod) = server().await;
     let now = at("2026-11-22T04:34:06.987Z");
-    let value = RefreshValue::next(now, None);
+    let value = next_value(now, None);
     let TouchAnswer::Touched { resource_version } = send(&client, &pod, &value).await else {
         panic!("the first touch changes the pod");
     };
-    pod.resource_version = ResourceVersion::new(resource_version);
+    pod.resource_version = resource_version;
     let answer = send(&client, &pod, &value).await;
     assert!(matches!(answer, TouchAnswer::NoOp), "{answer:?}");
-    let later = RefreshValue::next(now, Some(value.as_str()));
+    let later = next_value(now, Some(&value));
     let answer = send(&client, &pod, &later).await;
     assert!(matches!(answer, TouchAnswer::Touched { .. }), "{answer:?}");
 }
@@ -93,16 +96,16 @@ async fn unchanged_value_is_a_no_op() {
 fn value_differs_from_the_last_one_whatever_the_clock_shows() {
     // beside-kubelet 35
     let now = at("2026-11-22T04:34:06.987Z");
-    let first = RefreshValue::next(now, None);
-    assert_eq!(first.as_str(), "2026-11-22T04:34:06.987Z");
-    let again = RefreshValue::next(now, Some(first.as_str()));
-    assert_eq!(again.as_str(), "2026-11-22T04:34:06.988Z");
+    let first = next_value(now, None);
+    assert_eq!(first, "2026-11-22T04:34:06.987Z");
+    let again = next_value(now, Some(&first));
+    assert_eq!(again, "2026-11-22T04:34:06.988Z");
     // The clock was set back by an hour.
-    let back = RefreshValue::next(now - SignedDuration::from_hours(1), Some(again.as_str()));
-    assert_eq!(back.as_str(), "2026-11-22T03:34:06.987Z");
+    let back = next_value(now - SignedDuration::from_hours(1), Some(&again));
+    assert_eq!(back, "2026-11-22T03:34:06.987Z");
     for end in [Timestamp::MAX, Timestamp::MIN] {
-        let last = RefreshValue::next(end, None);
-        let other = RefreshValue::next(end, Some(last.as_str()));
+        let last = next_value(end, None);
+        let other = next_value(end, Some(&last));
         assert_ne!(last, other);
     }
 }
@@ -111,7 +114,7 @@ fn value_differs_from_the_last_one_whatever_the_clock_shows() {
 async fn pod_that_is_gone_or_replaced_is_recognized() {
     // beside-kubelet 19
     let (server, client, pod) = server().await;
-    let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
+    let value = next_value(Timestamp::UNIX_EPOCH, None);
     let other = ObjectMeta {
         uid: "u2".into(),
         ..pod.clone()
@@ -144,7 +147,7 @@ async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> 
         async move { Ok::<_, std::convert::Infallible>(answer) }
     });
     let client = Client::new(service, "n");
-    let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
+    let value = next_value(Timestamp::UNIX_EPOCH, None);
     send(&client, &pod(), &value).await
 }
 
@@ -248,7 +251,7 @@ async fn answer_that_does_not_come_is_not_awaited_for_ever() {
         )
     });
     let client = Client::new(service, "n");
-    let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
+    let value = next_value(Timestamp::UNIX_EPOCH, None);
     let answer = send(&client, &pod(), &value).await;
     assert_eq!(answer, TouchAnswer::Failed { why: NO_ANSWER });
 }

@@ -7,14 +7,6 @@ fn limiter() -> (TouchLimiter<u32>, Instant) {
     (TouchLimiter::new(Rng::with_seed(1), now), now)
 }
 
-fn urgency(priority: i32, now: Instant) -> Urgency {
-    Urgency {
-        priority,
-        not_before: now,
-        is_catch_up: false,
-    }
-}
-
 /// Sends all touches that can be sent until `end`, answering each `took` after it was sent. Returns the touches with
 /// their times.
 fn run(
@@ -57,7 +49,7 @@ fn touches_of_a_node_are_sent_in_one_burst_eight_at_a_time() {
     // beside-kubelet 24
     let (mut limiter, now) = limiter();
     for pod in 0..105 {
-        limiter.enqueue(pod, urgency(0, now));
+        limiter.enqueue(pod, 0, false);
     }
     for _ in 0..IN_FLIGHT {
         assert!(limiter.next(now).is_ok());
@@ -75,7 +67,7 @@ fn touches_of_a_node_are_sent_in_one_burst_eight_at_a_time() {
 fn after_the_burst_fifty_are_sent_each_second() {
     let (mut limiter, now) = limiter();
     for pod in 0..1000 {
-        limiter.enqueue(pod, urgency(0, now));
+        limiter.enqueue(pod, 0, false);
     }
     let sent = run(&mut limiter, now, now + Duration::from_secs(4), MS);
     // 110 at once, and 50 in each of the four seconds.
@@ -90,7 +82,7 @@ fn higher_priority_goes_first_and_equals_in_random_order() {
         let mut limiter = TouchLimiter::new(Rng::with_seed(seed), now);
         for pod in 0..30_u32 {
             let priority = i32::try_from(pod % 3).unwrap() - 1;
-            limiter.enqueue(pod, urgency(priority, now));
+            limiter.enqueue(pod, priority, false);
         }
         let sent = run(&mut limiter, now, now + Duration::from_secs(1), MS);
         sent.into_iter().map(|(_, pod)| pod).collect::<Vec<_>>()
@@ -103,28 +95,19 @@ fn higher_priority_goes_first_and_equals_in_random_order() {
 }
 
 #[test]
-fn touch_waits_for_its_time_and_can_be_taken_back() {
+fn touch_that_waits_can_be_taken_back() {
     let (mut limiter, now) = limiter();
-    let at = now + Duration::from_secs(3);
-    let first = limiter.enqueue(1, urgency(0, at));
-    limiter.enqueue(2, urgency(0, at));
-    assert_eq!(limiter.next(now), Err(Some(at)));
+    let first = limiter.enqueue(1, 0, false);
+    limiter.enqueue(2, 0, false);
     limiter.remove(first);
-    assert_eq!(limiter.next(at), Ok((2, false)));
-    assert_eq!(limiter.next(at), Err(None));
-    // Brought forward.
-    let late = limiter.enqueue(3, urgency(0, at + Duration::from_hours(1)));
-    limiter.remove(late);
-    limiter.enqueue(3, urgency(0, at));
-    assert_eq!(limiter.next(at), Ok((3, false)));
-    assert_eq!(limiter.next(at), Err(None));
-    // Due, and taken back.
-    let due = limiter.enqueue(4, urgency(0, at));
-    limiter.enqueue(5, urgency(9, at));
-    assert_eq!(limiter.next(at), Ok((5, false)));
-    limiter.remove(due);
-    assert_eq!(limiter.next(at), Err(None));
-    assert!(limiter.due.is_empty() && limiter.later.is_empty());
+    assert_eq!(limiter.next(now), Ok((2, false)));
+    assert_eq!(limiter.next(now), Err(None));
+    let other = limiter.enqueue(3, 0, false);
+    limiter.enqueue(4, 9, false);
+    assert_eq!(limiter.next(now), Ok((4, false)));
+    limiter.remove(other);
+    assert_eq!(limiter.next(now), Err(None));
+    assert!(limiter.waiting.is_empty());
 }
 
 #[test]
@@ -132,7 +115,7 @@ fn retry_after_silences_the_node_and_halves_the_rate() {
     // beside-kubelet 23
     let (mut limiter, now) = limiter();
     for pod in 0..100 {
-        limiter.enqueue(pod, urgency(0, now));
+        limiter.enqueue(pod, 0, false);
     }
     assert!(limiter.next(now).is_ok());
     limiter.answered(now, MS, Some(Duration::from_secs(2)));
@@ -169,7 +152,7 @@ fn slow_answers_halve_the_rate_down_to_two() {
         assert_eq!(limiter.rate(), expected);
     }
     for pod in 0..100 {
-        limiter.enqueue(pod, urgency(0, now));
+        limiter.enqueue(pod, 0, false);
     }
     let sent = run(&mut limiter, now, now + Duration::from_secs(10), MS);
     assert_eq!(sent.len(), 20);
@@ -201,25 +184,21 @@ fn each_quiet_minute_doubles_the_rate() {
 fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     // beside-kubelet R27
     let (mut limiter, now) = limiter();
-    let catch_up = Urgency {
-        is_catch_up: true,
-        ..urgency(9, now)
-    };
-    let places: Vec<_> = (0..100).map(|pod| limiter.enqueue(pod, catch_up)).collect();
+    let places: Vec<_> = (0..100).map(|pod| limiter.enqueue(pod, 9, true)).collect();
     let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
     assert_eq!(sent.len(), 1 + 30);
     let now = now + Duration::from_secs(3);
-    limiter.enqueue(1000, urgency(0, now));
+    limiter.enqueue(1000, 0, false);
     assert_eq!(limiter.next(now), Ok((1000, false)));
     // A change makes one of them a touch like any other.
-    let Some((_, &pod)) = limiter.due.last_key_value() else {
+    let Some((_, &pod)) = limiter.waiting.last_key_value() else {
         panic!("some still wait");
     };
-    let waiting = limiter.due.len();
+    let waiting = limiter.waiting.len();
     limiter.remove(places[usize::try_from(pod).unwrap()]);
-    limiter.enqueue(pod, urgency(0, now));
+    limiter.enqueue(pod, 0, false);
     assert_eq!(limiter.next(now), Ok((pod, false)));
-    assert_eq!(limiter.due.len(), waiting - 1);
+    assert_eq!(limiter.waiting.len(), waiting - 1);
 }
 
 #[test]
@@ -248,13 +227,13 @@ fn large_clusters_spread_their_touches() {
 fn touch_that_was_not_sent_does_not_count() {
     let (mut limiter, now) = limiter();
     for pod in 0..500 {
-        limiter.enqueue(pod, urgency(0, now));
+        limiter.enqueue(pod, 0, false);
         assert_eq!(limiter.next(now), Ok((pod, false)));
         limiter.not_sent(false);
     }
     assert!(limiter.answers.is_empty());
     for pod in 0..1000 {
-        limiter.enqueue(pod, urgency(0, now));
+        limiter.enqueue(pod, 0, false);
     }
     let sent = run(&mut limiter, now, now + Duration::from_secs(1), MS);
     assert_eq!(sent.len(), 110 + 50);
@@ -264,9 +243,7 @@ fn touch_that_was_not_sent_does_not_count() {
 fn catch_up_touch_that_was_not_sent_does_not_count() {
     let (mut limiter, now) = limiter();
     for pod in 0..500 {
-        let mut urgency = urgency(0, now);
-        urgency.is_catch_up = true;
-        limiter.enqueue(pod, urgency);
+        limiter.enqueue(pod, 0, true);
         assert_eq!(limiter.next(now), Ok((pod, true)));
         limiter.not_sent(true);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use larder_kubelet::{
     outdated::{OutdatedContent, OutdatedKind, SourceObject},
-    rules::{Notice, PartName, Verification},
+    rules::{Notice, Verification},
 };
 use larder_pods::events::{EventSubject, PodReason};
 use tracing::{info, warn};
@@ -28,11 +28,7 @@ impl BesideWorker {
         for notice in notices {
             match notice {
                 Notice::Verified {
-                    part: PartName::Environment(_),
-                    ..
-                } => {}
-                Notice::Verified {
-                    part: PartName::Volume(volume),
+                    volume,
                     how,
                     delay,
                     touches,

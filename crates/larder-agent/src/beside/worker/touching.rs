@@ -4,8 +4,7 @@ use std::future;
 
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_kubelet::{
-    touch::{self, REFRESH, RefreshValue, TouchAnswer},
-    touch_limiter::Urgency,
+    touch::{self, REFRESH, TouchAnswer},
     touch_queue::{Permit, QueuedTouch},
 };
 use tokio::time::Instant;
@@ -53,11 +52,8 @@ impl BesideWorker {
             self.send(permit);
             return;
         }
-        let mut queued = self.beside.queue.enqueue(Urgency {
-            priority: self.traits.priority,
-            not_before: now,
-            is_catch_up: self.rules.is_catching_up(),
-        });
+        let (priority, is_catch_up) = (self.traits.priority, self.rules.is_catching_up());
+        let mut queued = self.beside.queue.enqueue(priority, is_catch_up);
         match queued.try_take() {
             Some(permit) => self.send(permit),
             None => self.touching = Touching::Queued(queued),
@@ -69,8 +65,8 @@ impl BesideWorker {
         let (now, wall) = (Instant::now(), self.work.wall());
         let annotations = plan.pod.metadata.annotations.as_ref();
         let present = annotations.and_then(|found| found.get(REFRESH));
-        let sent = self.last_value.as_ref().map(RefreshValue::as_str);
-        let value = RefreshValue::next(wall, sent.or(present.map(String::as_str)));
+        let previous = self.last_value.as_ref().or(present);
+        let value = touch::next_value(wall, previous.map(String::as_str));
         self.last_value = Some(value.clone());
         let target = plan.pod.identity();
         self.rules.sent(now, wall);
