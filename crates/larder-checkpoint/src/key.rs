@@ -131,7 +131,12 @@ impl Keyring {
     ///
     /// A key cannot be used.
     pub fn load(sources: &[KeySource], credentials: Option<&OsStr>) -> Result<Self, KeyError> {
-        Self::load_or(sources, credentials, true)
+        if let Some(KeySource::File(path)) = sources.first()
+            && read(path, is_private)?.is_none()
+        {
+            create(path)?;
+        }
+        Self::load_existing(sources, credentials)
     }
 
     /// As [`Self::load`], without creating anything.
@@ -143,31 +148,20 @@ impl Keyring {
         sources: &[KeySource],
         credentials: Option<&OsStr>,
     ) -> Result<Self, KeyError> {
-        Self::load_or(sources, credentials, false)
-    }
-
-    fn load_or(
-        sources: &[KeySource],
-        credentials: Option<&OsStr>,
-        may_create: bool,
-    ) -> Result<Self, KeyError> {
-        let load = |(index, source): (usize, &KeySource)| match source {
-            KeySource::Credential(name) => {
-                let directory = credentials.ok_or(KeyError::NoCredentials)?;
-                let path = Path::new(directory).join(name);
-                let key = read(&path, is_private_credential)?;
-                Ok(key.ok_or_else(|| failed("read key", &path)(Errno::NOENT))?)
-            }
-            KeySource::File(path) => match read(path, is_private)? {
-                Some(key) => Ok(key),
-                None if index == 0 && may_create => create(path),
-                None => Err(failed("read key", path)(Errno::NOENT).into()),
-            },
+        let load = |source: &KeySource| -> Result<SealingKey, KeyError> {
+            let (path, key) = match source {
+                KeySource::Credential(name) => {
+                    let directory = credentials.ok_or(KeyError::NoCredentials)?;
+                    let path = Path::new(directory).join(name);
+                    let key = read(&path, is_private_credential)?;
+                    (path, key)
+                }
+                KeySource::File(path) => (path.clone(), read(path, is_private)?),
+            };
+            Ok(key.ok_or_else(|| failed("read key", &path)(Errno::NOENT))?)
         };
-        let keys = sources.iter().enumerate().map(load);
-        Ok(Self {
-            keys: keys.collect::<Result<_, _>>()?,
-        })
+        let keys = sources.iter().map(load).collect::<Result<_, _>>()?;
+        Ok(Self { keys })
     }
 
     /// The key that seals.
@@ -178,14 +172,6 @@ impl Keyring {
     /// All keys, any of which may open.
     pub(crate) fn all(&self) -> &[SealingKey] {
         &self.keys
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
-        let key = |&byte: &u8| SealingKey::new(Box::new([byte; 32].into()));
-        Self {
-            keys: bytes.iter().map(key).collect(),
-        }
     }
 }
 
@@ -242,7 +228,7 @@ fn is_private_credential(ownership: Ownership) -> bool {
 }
 
 /// Creates a key. It is on the disk before it seals anything.
-fn create(path: &Path) -> Result<SealingKey, KeyError> {
+fn create(path: &Path) -> Result<(), KeyError> {
     let parent = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -252,7 +238,7 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
         .ok_or_else(|| failed("create key", path)(Errno::ISDIR))?;
     let mut aside = file_name.to_owned();
     aside.push(".new");
-    let create = || -> rustix::io::Result<SealingKey> {
+    let create = || -> rustix::io::Result<()> {
         // A link in a parent directory is the operator's choice, as in any path of the configuration.
         let directory: OwnedFd = rustix::fs::open(
             parent,
@@ -264,12 +250,10 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
         // A crash may have left one.
         sys::may_be_missing(sys::remove_file(directory.as_fd(), &*aside))?;
         let file = sys::create_file(directory.as_fd(), &*aside, 0o600)?;
-        let key = SealingKey::random();
-        sys::write(&file, &**key)?;
+        sys::write(&file, &**SealingKey::random())?;
         sys::sync(&file)?;
         sys::rename(directory.as_fd(), &*aside, file_name)?;
-        sys::sync(&directory)?;
-        Ok(SealingKey::new(key))
+        sys::sync(&directory)
     };
     Ok(create().map_err(failed("create key", path))?)
 }
@@ -282,6 +266,15 @@ mod tests {
     };
 
     use super::*;
+
+    impl Keyring {
+        pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+            let key = |&byte: &u8| SealingKey::new(Box::new([byte; 32].into()));
+            Self {
+                keys: bytes.iter().map(key).collect(),
+            }
+        }
+    }
 
     fn load(source: &str) -> Result<Keyring, KeyError> {
         Keyring::load(&[source.parse().unwrap()], None)

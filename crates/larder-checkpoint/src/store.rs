@@ -36,7 +36,7 @@ mod load;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, mem,
+    mem,
     os::fd::{AsFd as _, OwnedFd},
     path::PathBuf,
     sync::Arc,
@@ -78,7 +78,7 @@ const MAX_INDEX_BYTES: usize = MAX_FILE_BYTES - (4 << 10);
 const SAME_TIME: SignedDuration = SignedDuration::from_secs(5);
 
 /// A copy that the checkpoint must contain.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "it holds a function")]
 pub struct WantedCopy {
     /// Its name.
     pub id: CopyId,
@@ -89,6 +89,7 @@ pub struct WantedCopy {
 }
 
 /// The known state of a subject.
+#[expect(missing_debug_implementations, reason = "it holds a function")]
 pub enum WantedState {
     /// It exists. It is encoded only if the checkpoint has another version.
     Present {
@@ -101,16 +102,6 @@ pub enum WantedState {
     Absent,
     /// Unknown: the checkpoint keeps its copy.
     Unknown,
-}
-
-impl fmt::Debug for WantedState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Present { .. } => "Present",
-            Self::Absent => "Absent",
-            Self::Unknown => "Unknown",
-        })
-    }
 }
 
 /// Why there is no copy of something.

@@ -18,10 +18,7 @@ use larder_files::{
     ownership::{Changers, Ownership, OwnershipError, resolve, user},
     sys,
 };
-use rustix::{
-    fs::{Mode, OFlags},
-    io::Errno,
-};
+use rustix::io::Errno;
 
 use super::{ASIDE, INDEX};
 use crate::seal::FileName;
@@ -98,8 +95,7 @@ impl CheckpointDir {
                 resolved => resolved?,
             },
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = match rustix::fs::open(&parent, flags, Mode::empty()) {
+        let opened = match sys::open_root(&parent) {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(failed("open", &parent)(errno).into()),
