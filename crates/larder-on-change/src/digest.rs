@@ -4,12 +4,10 @@
 //! short Secret (rule P2). Every field is preceded by its length, so that different sets of items have different
 //! encodings.
 
-use std::fmt;
-
 use ring::{hmac, rand};
 
-/// The digest key of a machine. `Debug` does not show it.
-#[derive(Clone)]
+/// The digest key of a machine. `Debug` does not show it: ring's names the algorithm only.
+#[derive(Clone, Debug)]
 pub struct DigestKey {
     key: hmac::Key,
     ends_with_agent: bool,
@@ -74,14 +72,8 @@ impl DigestKey {
     }
 }
 
-impl fmt::Debug for DigestKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DigestKey")
-    }
-}
-
 /// Computes the tag of bytes that come piece by piece.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Tagger(hmac::Context);
 
 impl Tagger {
@@ -98,12 +90,6 @@ impl Tagger {
     }
 }
 
-impl fmt::Debug for Tagger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tagger")
-    }
-}
-
 /// The system has no random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no random numbers from the system")]
@@ -111,17 +97,11 @@ pub struct NoRandomness;
 
 /// Stands for the bytes of one file or variable, under one key. Half an HMAC, since a pod has one for each of its
 /// files. Without the key, no collision can be constructed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContentTag([u8; 16]);
 
-impl fmt::Debug for ContentTag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ContentTag")
-    }
-}
-
 /// The digest of the content that a hook selects.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ContentDigest([u8; 32]);
 
 impl ContentDigest {
@@ -145,12 +125,6 @@ impl ContentDigest {
             bytes.copy_from_slice(&half.to_be_bytes());
         }
         Some(Self(bytes))
-    }
-}
-
-impl fmt::Debug for ContentDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ContentDigest({}…)", &self.to_hex()[..8])
     }
 }
 

@@ -377,11 +377,6 @@ impl HookEngine {
         self.notified == LastNotification::Uncertain
     }
 
-    /// Whether the hook fires after a first delivery, too.
-    pub(crate) fn is_initial(&self) -> bool {
-        self.hook.initial
-    }
-
     /// The state of the hook.
     pub(crate) fn state(&self) -> HookState {
         match self.phase {

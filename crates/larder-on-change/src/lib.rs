@@ -44,7 +44,7 @@ pub use engine::{AttemptEnd, HookState};
 pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 pub use hook::paths::Paths;
 pub use hook::timing::{Debounce, Retry, StopDefaults, Timing, grace_period};
-pub use hook::url::{HttpUrl, HttpUrlError};
+pub use hook::url::HttpUrl;
 pub use hook::{Action, Command, Definition, Hook, OnFailure, Restart, SignalTarget};
 pub use outline::{ContainerOutline, MountedPath, PodOutline, VolumeOutline};
 pub use part::PartKey;

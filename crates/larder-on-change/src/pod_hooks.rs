@@ -123,18 +123,13 @@ impl PodHook {
 }
 
 /// An annotation with an error. Its hooks are missing, or are the last valid ones.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{annotation}: {error}")]
 pub struct InvalidAnnotation {
     /// Its key.
     pub annotation: SmolStr,
     /// The field, and the problem.
     pub error: HookError,
-}
-
-impl fmt::Display for InvalidAnnotation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.annotation, self.error)
-    }
 }
 
 /// All hooks of a pod.

@@ -386,7 +386,7 @@ impl<P: Clone> Schedule<P> {
 
     /// Sets the timer of a hook to the next deadline of its engine.
     fn reschedule(&mut self, id: HookId) {
-        let Some((tracked, _)) = self.tracked(id) else {
+        let Some((tracked, ..)) = self.tracked(id) else {
             return;
         };
         let wakes_at = tracked.engine.wakes_at();
@@ -401,19 +401,13 @@ impl<P: Clone> Schedule<P> {
         self.timers.extend(wakes_at.map(|at| (at, id)));
     }
 
-    /// The hook, with the UID of its pod; `None` if it is gone.
-    fn tracked(&mut self, id: HookId) -> Option<(&mut TrackedHook, &SmolStr)> {
+    /// The hook, with the UID of its pod, and whether an annotation has defined it; `None` if it is gone.
+    fn tracked(&mut self, id: HookId) -> Option<(&mut TrackedHook, &SmolStr, bool)> {
         let (uid, index) = self.hooks.get(&id)?;
         let pod = self.pods.get_mut(uid)?;
-        Some((pod.tracked.get_mut(*index)?, uid))
-    }
-
-    /// Whether an annotation of the pod has defined the hook.
-    fn is_annotated(&self, id: HookId) -> bool {
-        let found = self.hooks.get(&id);
-        let pod = found.and_then(|(uid, index)| Some((self.pods.get(uid)?, *index)));
-        let hook = pod.and_then(|(pod, index)| pod.hooks.hooks.get(index));
-        hook.is_some_and(|hook| matches!(hook.place, Place::Annotation(_)))
+        let place = &pod.hooks.hooks.get(*index)?.place;
+        let is_annotated = matches!(place, Place::Annotation(_));
+        Some((pod.tracked.get_mut(*index)?, uid, is_annotated))
     }
 
     /// Advances the time, and begins the attempts that are due and may run. Also returns when to call it again.
@@ -423,13 +417,13 @@ impl<P: Clone> Schedule<P> {
         {
             self.timers.remove(&(at, id));
             let random = self.random(0.0);
-            let Some((tracked, uid)) = self.tracked(id) else {
+            let Some((tracked, uid, is_annotated)) = self.tracked(id) else {
                 continue;
             };
             tracked.pending_mut().timer = None;
             if let Some(since) = tracked.engine.advance(now.instant, random) {
                 let uid = uid.clone();
-                self.queue.push(id, &uid, since, self.is_annotated(id));
+                self.queue.push(id, &uid, since, is_annotated);
             } else {
                 self.reschedule(id);
             }
@@ -437,7 +431,7 @@ impl<P: Clone> Schedule<P> {
         let mut attempts = Vec::new();
         while let Some(id) = self.queue.pop() {
             let running = self.tracked(id);
-            let running = running.and_then(|(tracked, _)| tracked.pending().running.as_ref());
+            let running = running.and_then(|(tracked, ..)| tracked.pending().running.as_ref());
             if let Some(running) = running {
                 running.place.notify_one();
                 continue;
@@ -495,9 +489,9 @@ impl<P: Clone> Schedule<P> {
 
     /// The hook's attempt needs a place again, and waits until it [is placed](RoundControl::placed).
     pub fn claim_place(&mut self, id: HookId, now: Instant) {
-        let is_annotated = self.is_annotated(id);
-        if let Some((uid, _)) = self.hooks.get(&id) {
-            self.queue.push(id, uid, now, is_annotated);
+        if let Some((_, uid, is_annotated)) = self.tracked(id) {
+            let uid = uid.clone();
+            self.queue.push(id, &uid, now, is_annotated);
         }
     }
 

@@ -196,7 +196,7 @@ impl TrackedHook {
         now: Instant,
     ) {
         let digest = after.digest(hook, key);
-        if self.engine.is_initial() && self.engine.notified().is_none() && !after.concerns(hook) {
+        if hook.hook.initial && self.engine.notified().is_none() && !after.concerns(hook) {
             // The first delivery is yet to come.
             return;
         }
@@ -207,7 +207,7 @@ impl TrackedHook {
             .parts()
             .filter(|(part, _)| hook.selects_part(part) && is_first(part))
             .collect();
-        if !self.engine.is_initial() && !first.is_empty() {
+        if !hook.hook.initial && !first.is_empty() {
             self.engine.extend(before, |content| {
                 let content = extended(content, first.iter().copied(), hook);
                 let digest = content.digest(hook, key);

@@ -151,7 +151,7 @@ pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, RunError>
 pub fn check(address: SocketAddr, path: &str, limit: Duration) -> Result<(), String> {
     let url = HttpUrl::parse(&format!("http://{address}{path}"));
     let request = Fetch {
-        url: &url.map_err(|error| error.to_string())?,
+        url: &url.map_err(str::to_owned)?,
         headers: &[],
         tls: &HttpTls::default(),
         timeout: limit,

@@ -15,7 +15,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use larder_actions::http::{Fetch, RequestProgress, fetch};
-use larder_on_change::{HttpUrl, HttpUrlError};
+use larder_on_change::HttpUrl;
 use larder_transport::redirect::redirect_target;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
@@ -244,7 +244,7 @@ async fn run(
     intake: &SharedIntake,
 ) -> Fetched {
     let client = &settings.client;
-    let first = HttpUrl::parse(&file.url).map_err(|error| error.to_string())?;
+    let first = HttpUrl::parse(&file.url).map_err(str::to_owned)?;
     let mut url = first.clone();
     let began = Instant::now();
     for _ in 0..=REDIRECTS {
@@ -330,7 +330,7 @@ fn origin(url: &HttpUrl) -> (bool, String, u16) {
 }
 
 /// Where `location` leads from `from`.
-fn redirected(from: &HttpUrl, location: &str) -> Result<HttpUrl, HttpUrlError> {
+fn redirected(from: &HttpUrl, location: &str) -> Result<HttpUrl, &'static str> {
     let scheme = if from.is_tls() { "https" } else { "http" };
     let target = redirect_target(scheme, &from.authority(), &from.path(), location);
     HttpUrl::parse(&target)

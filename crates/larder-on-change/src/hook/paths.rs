@@ -1,15 +1,12 @@
 //! Patterns of paths in volumes.
 
-use std::{
-    fmt,
-    hash::{Hash, Hasher},
-};
+use std::hash::{Hash, Hasher};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Patterns of paths: `*` and `?` stay within a directory, `**` crosses directories. Without patterns every path
 /// matches.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Paths {
     patterns: Vec<String>,
     set: GlobSet,
@@ -50,12 +47,6 @@ impl Eq for Paths {}
 impl Hash for Paths {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.patterns.hash(state);
-    }
-}
-
-impl fmt::Debug for Paths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.patterns.fmt(f)
     }
 }
 

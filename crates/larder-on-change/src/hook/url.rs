@@ -15,32 +15,22 @@ pub struct HttpUrl {
     text: String,
 }
 
-/// Why a text is not a URL that a hook may have. The text is not shown: it may hold credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HttpUrlError {
-    /// Another scheme, or none.
-    #[error("expected a URL that begins with http:// or https://")]
-    Scheme,
-    /// A character that no request may have, or too many of them.
-    #[error("expected a URL of printable ASCII characters without blanks, < and >")]
-    Character,
-    /// A percent sign without two hexadecimal digits.
-    #[error("expected two hexadecimal digits after each % of the URL")]
-    Percent,
-    /// A fragment, which no request carries.
-    #[error("expected a URL without a fragment (#)")]
-    Fragment,
-    /// An empty user, or another `@` in it.
-    #[error("expected a user before the @ of the URL, and any other @ there as %40")]
-    User,
-    /// No host, or one that is neither a name nor an address.
-    #[error("expected a host in the URL: a name, an IPv4 address, or an IPv6 address in brackets")]
-    Host,
-    /// The port is no number from 1 to 65535.
-    #[error("expected 1 to 65535 as the port of the URL")]
-    Port,
-}
+// Why a text is not a URL that a hook may have. None shows the text: it may hold credentials.
+/// Another scheme, or none.
+const SCHEME: &str = "expected a URL that begins with http:// or https://";
+/// A character that no request may have, or too many of them.
+const CHARACTER: &str = "expected a URL of printable ASCII characters without blanks, < and >";
+/// A percent sign without two hexadecimal digits.
+const PERCENT: &str = "expected two hexadecimal digits after each % of the URL";
+/// A fragment, which no request carries.
+const FRAGMENT: &str = "expected a URL without a fragment (#)";
+/// An empty user, or another `@` in it.
+const USER: &str = "expected a user before the @ of the URL, and any other @ there as %40";
+/// No host, or one that is neither a name nor an address.
+const HOST: &str =
+    "expected a host in the URL: a name, an IPv4 address, or an IPv6 address in brackets";
+/// The port is no number from 1 to 65535.
+const PORT: &str = "expected 1 to 65535 as the port of the URL";
 
 /// The parts of a URL.
 struct Parts<'a> {
@@ -58,17 +48,17 @@ impl HttpUrl {
     ///
     /// # Errors
     ///
-    /// The first rule that the text breaks.
-    pub fn parse(text: &str) -> Result<Self, HttpUrlError> {
+    /// What the first rule that the text breaks expects. The text is not shown: it may hold credentials.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
         let parts = parts(text)?;
         let path = path(&parts);
         // What is left are characters that no request line may have, and a text that is too long for one.
-        let uri: Uri = path.parse().map_err(|_| HttpUrlError::Character)?;
+        let uri: Uri = path.parse().map_err(|_| CHARACTER)?;
         if uri
             .path_and_query()
             .is_none_or(|found| found.as_str() != path)
         {
-            return Err(HttpUrlError::Character);
+            return Err(CHARACTER);
         }
         Ok(Self {
             text: text.to_owned(),
@@ -121,47 +111,47 @@ fn path(parts: &Parts<'_>) -> String {
     format!("{slash}{}", parts.rest)
 }
 
-fn parts(text: &str) -> Result<Parts<'_>, HttpUrlError> {
+fn parts(text: &str) -> Result<Parts<'_>, &'static str> {
     let (is_tls, after) = if let Some(after) = text.strip_prefix("https://") {
         (true, after)
     } else {
-        let after = text.strip_prefix("http://").ok_or(HttpUrlError::Scheme)?;
+        let after = text.strip_prefix("http://").ok_or(SCHEME)?;
         (false, after)
     };
     if !after.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(HttpUrlError::Character);
+        return Err(CHARACTER);
     }
     if after.contains('#') {
-        return Err(HttpUrlError::Fragment);
+        return Err(FRAGMENT);
     }
     let is_encoded = |rest: &str| {
         let digits = rest.as_bytes().get(..2);
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
     if !after.split('%').skip(1).all(is_encoded) {
-        return Err(HttpUrlError::Percent);
+        return Err(PERCENT);
     }
     let (authority, rest) = after.split_at(after.find(['/', '?']).unwrap_or(after.len()));
     let (user, place) = match authority.rsplit_once('@') {
         Some((user, _)) if user.is_empty() || user.contains('@') => {
-            return Err(HttpUrlError::User);
+            return Err(USER);
         }
         Some((user, place)) => (Some(user), place),
         None => (None, authority),
     };
     let end = if place.starts_with('[') {
-        place.find(']').ok_or(HttpUrlError::Host)? + 1
+        place.find(']').ok_or(HOST)? + 1
     } else {
         place.find(':').unwrap_or(place.len())
     };
     let (host, port) = place.split_at(end);
     if !is_host(host) {
-        return Err(HttpUrlError::Host);
+        return Err(HOST);
     }
     let port = match port.strip_prefix(':') {
         None if port.is_empty() => None,
-        None => return Err(HttpUrlError::Host),
-        Some(digits) => Some(number(digits).ok_or(HttpUrlError::Port)?),
+        None => return Err(HOST),
+        Some(digits) => Some(number(digits).ok_or(PORT)?),
     };
     Ok(Parts {
         is_tls,
@@ -235,49 +225,48 @@ mod tests {
 
     #[test]
     fn each_mistake_in_a_url_has_its_message() {
-        use HttpUrlError::{Character, Fragment, Host, Percent, Port, Scheme, User};
         for (text, error) in [
-            ("h/", Scheme),
-            ("ftp://h/", Scheme),
-            ("unix:///run/x", Scheme),
-            ("http:/h", Scheme),
-            ("http://h:99999/", Port),
-            ("http://h:65536", Port),
-            ("http://h:0/", Port),
-            ("http://h:/", Port),
-            ("http://h:+80/", Port),
-            ("http://h:80:81/", Port),
-            ("http://[::1]:99999/", Port),
-            ("http://", Host),
-            ("http:///path", Host),
-            ("http://:80/", Host),
-            ("http://user@/", Host),
-            ("http://[::1/", Host),
-            ("http://[::1]80/", Host),
-            ("http://[1.2.3.4]/", Host),
-            ("http://[fe80::1%25eth0]/", Host),
-            ("http://@h/", User),
-            ("http://a@b@c/", User),
-            ("http://h%2e/", Host),
-            ("http://a,b/", Host),
-            ("http://h/#top", Fragment),
-            ("http://h#@evil/", Fragment),
-            ("http://h/%", Percent),
-            ("http://h/%zz", Percent),
-            ("http://us%e@h/", Percent),
-            ("http://h/a b", Character),
-            ("http://h/\r\nhost: evil", Character),
-            ("http://h\0/", Character),
-            ("http://h/ü", Character),
-            ("http://h/<a>", Character),
+            ("h/", SCHEME),
+            ("ftp://h/", SCHEME),
+            ("unix:///run/x", SCHEME),
+            ("http:/h", SCHEME),
+            ("http://h:99999/", PORT),
+            ("http://h:65536", PORT),
+            ("http://h:0/", PORT),
+            ("http://h:/", PORT),
+            ("http://h:+80/", PORT),
+            ("http://h:80:81/", PORT),
+            ("http://[::1]:99999/", PORT),
+            ("http://", HOST),
+            ("http:///path", HOST),
+            ("http://:80/", HOST),
+            ("http://user@/", HOST),
+            ("http://[::1/", HOST),
+            ("http://[::1]80/", HOST),
+            ("http://[1.2.3.4]/", HOST),
+            ("http://[fe80::1%25eth0]/", HOST),
+            ("http://@h/", USER),
+            ("http://a@b@c/", USER),
+            ("http://h%2e/", HOST),
+            ("http://a,b/", HOST),
+            ("http://h/#top", FRAGMENT),
+            ("http://h#@evil/", FRAGMENT),
+            ("http://h/%", PERCENT),
+            ("http://h/%zz", PERCENT),
+            ("http://us%e@h/", PERCENT),
+            ("http://h/a b", CHARACTER),
+            ("http://h/\r\nhost: evil", CHARACTER),
+            ("http://h\0/", CHARACTER),
+            ("http://h/ü", CHARACTER),
+            ("http://h/<a>", CHARACTER),
         ] {
             assert_eq!(HttpUrl::parse(text), Err(error), "{text:?}");
         }
         let long = format!("http://{}/", "a".repeat(254));
-        assert_eq!(HttpUrl::parse(&long), Err(Host));
+        assert_eq!(HttpUrl::parse(&long), Err(HOST));
         assert_eq!(
             HttpUrl::parse(&format!("http://h/{}", "a".repeat(1 << 17))),
-            Err(Character)
+            Err(CHARACTER)
         );
     }
 }

@@ -117,7 +117,7 @@ fn url_target(field: &str, url: &str, context: ParseContext<'_>) -> Result<HttpT
     }
     HttpUrl::parse(url)
         .map(HttpTarget::Url)
-        .map_err(|error| at(field, error.to_string()))
+        .map_err(|error| at(field, error))
 }
 
 fn port(field: &Field<'_>) -> Result<Port, HookError> {

@@ -307,7 +307,7 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
         value.unwrap_or(serde_json::Value::String(text)).to_string()
     });
     let url = HttpUrl::parse(&env.text("REQ_URL")?);
-    let url = url.map_err(|error| env.error("REQ_URL", &error.to_string()));
+    let url = url.map_err(|error| env.error("REQ_URL", error));
     let mut call = HttpCall::post(HttpTarget::Url(url.ok()?));
     call.method = method;
     // As theirs, a GET has no body.
