@@ -8,7 +8,7 @@ mod handle;
 mod node_pods;
 mod start;
 
-use std::{collections::HashSet, fmt, mem, sync::Arc, time::Duration};
+use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::OptionFuture};
 use larder::NodeTtl;
@@ -54,6 +54,7 @@ const REPORTS: usize = 16;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An agent that is ready to run.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct Agent {
     given: Given,
     /// Shared by all managers and collections.
@@ -67,14 +68,6 @@ pub struct Agent {
     issuer: certificates::Issuer,
     certificates: mpsc::UnboundedReceiver<SourceId>,
     checkpoint: Option<(CheckpointConfig, ClusterId)>,
-}
-
-impl fmt::Debug for Agent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent")
-            .field("config", &self.given.config)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Agent {
@@ -133,7 +126,7 @@ impl Agent {
             metrics: self.pod_metrics,
             handle: self.handle,
             ready: false,
-            rescan: false,
+            scan_due: true,
             known: ApiState {
                 node: false,
                 incomplete: cluster.borrow().incomplete,
@@ -158,11 +151,11 @@ impl Agent {
                 Some(report) = inbox.recv() => node.report(report),
                 change = config_maps.next() => match change {
                     Some(change) => node.reconciler.object_changed(Kind::ConfigMap, &change.key),
-                    None => break Err(TaskError::ended("ConfigMap manager")),
+                    None => break Err(TaskError::new("ConfigMap manager", &Ok(()))),
                 },
                 change = secrets.next() => match change {
                     Some(change) => node.reconciler.object_changed(Kind::Secret, &change.key),
-                    None => break Err(TaskError::ended("Secret manager")),
+                    None => break Err(TaskError::new("Secret manager", &Ok(()))),
                 },
                 Ok(()) = cluster.changed() => node.cluster_changed(),
                 Some(source) = self.certificates.recv() => node.reconciler.certificate_changed(source),
@@ -178,7 +171,7 @@ impl Agent {
                     Err(error) => break Err(error),
                 },
             }
-            if node.becomes_ready() || node.may_rescan() {
+            if node.may_scan() {
                 let found = left_behind(handle.node.host.clone(), late_pods.clone());
                 scan = Some(found.boxed()).into();
             }

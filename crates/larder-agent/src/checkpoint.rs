@@ -313,10 +313,7 @@ impl Checkpoint {
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let ended = blocking(move || {
         let work = Mutex::new(Some(work));
-        let run = || {
-            let work = work.lock().take();
-            work.map(|work| work())
-        };
+        let run = || work.lock().take().map(|work| work());
         thread::scope(
             |scope| match thread::Builder::new().spawn_scoped(scope, run) {
                 Ok(thread) => thread.join(),

@@ -374,7 +374,7 @@ impl Config {
     fn parse(text: &str, path: &Path, host: &Host) -> Result<(Self, Option<String>), FileError> {
         let mut fields = Fields::parse(text)?;
         let (config, dialect) = Self::take(&mut fields, path, host)?;
-        Ok((config, dialect.rest(fields)?))
+        Ok((config, dialect.rest(&fields)?))
     }
 
     fn take(fields: &mut Fields, path: &Path, host: &Host) -> Result<(Self, Dialect), FileError> {
@@ -582,12 +582,12 @@ impl Dialect {
     }
 
     /// Rejects the fields that are left, or names them in a warning.
-    fn rest(self, fields: Fields) -> Result<Option<String>, FileError> {
+    fn rest(self, fields: &Fields) -> Result<Option<String>, FileError> {
         if self == Self::Larder {
             fields.finish()?;
             return Ok(None);
         }
-        let names = fields.names().collect::<Vec<_>>().join(", ");
+        let names = Vec::from_iter(fields.left()).join(", ");
         Ok((!names.is_empty()).then(|| format!("fields without effect here: {names}")))
     }
 }

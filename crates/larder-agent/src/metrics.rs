@@ -82,13 +82,11 @@ impl Metrics {
         healthy: bool,
         ready: bool,
     ) {
-        let mut counts = Phase::ALL.map(|phase| (phase, 0));
+        let mut counts = [0; Phase::ALL.len()];
         for phase in phases {
-            for (counted, count) in &mut counts {
-                *count += i64::from(*counted == phase);
-            }
+            counts[phase as usize] += 1;
         }
-        for (phase, count) in counts {
+        for (phase, count) in Phase::ALL.into_iter().zip(counts) {
             let phase = phase.as_str();
             self.pods.get_or_create(&[("phase", phase)]).set(count);
         }

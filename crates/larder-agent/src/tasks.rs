@@ -27,14 +27,6 @@ impl TaskError {
         }
     }
 
-    /// The task `name` ended without a panic, as far as can be seen.
-    pub(crate) fn ended(name: &'static str) -> Self {
-        Self {
-            name,
-            panicked: false,
-        }
-    }
-
     /// Name of the task.
     pub fn name(&self) -> &'static str {
         self.name

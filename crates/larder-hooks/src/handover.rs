@@ -25,9 +25,7 @@ pub enum FoundContent {
     /// It cannot be computed, or not yet.
     #[default]
     Unknown,
-    /// It is not there, or cannot be read.
-    Absent,
-    /// It is not as computed, or containers may see something else.
+    /// It is not as computed, or containers may see something else. `None` if it is not there, or cannot be read.
     OnDisk(Option<PartTags>),
     /// It is as computed.
     Verified(Option<PartTags>),
@@ -113,7 +111,6 @@ impl HookedParts {
         }
         let (tags, is_verified) = match seen {
             FoundContent::Unknown => return,
-            FoundContent::Absent => (None, false),
             FoundContent::OnDisk(tags) => (tags, false),
             FoundContent::Verified(tags) => (tags, true),
         };

@@ -269,12 +269,12 @@ impl AgentHandle {
 
     fn add_paths(&self, status: &mut PodStatus) {
         let uid = status.uid.clone();
-        if let Some(beside) = &self.beside {
-            return add_paths(status, |kind, name| beside.volume_path(&uid, kind, name));
+        let beside = self.beside.as_ref();
+        let host = beside.map_or(&self.node.host, |beside| &beside.volumes);
+        add_paths(status, |kind, name| host.volume_path(&uid, kind, name));
+        if beside.is_some() {
+            return;
         }
-        add_paths(status, |kind, name| {
-            self.node.host.volume_path(&uid, kind, name)
-        });
         for container in &mut status.containers {
             let path = self.node.host.environment_path(&uid, &container.name);
             container.path = path.display().to_string();

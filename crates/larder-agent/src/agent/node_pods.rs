@@ -30,8 +30,8 @@ pub(super) struct NodePods {
     pub(super) handle: AgentHandle,
     /// All sources have reported.
     pub(super) ready: bool,
-    /// Whether to look once more for volumes of an earlier agent.
-    pub(super) rescan: bool,
+    /// Whether to look for volumes of an earlier agent as soon as all sources have reported.
+    pub(super) scan_due: bool,
     pub(super) known: ApiState,
     pub(super) cluster_state: watch::Sender<ClusterState>,
     /// The API server's strongest answer about the pods.
@@ -132,7 +132,7 @@ impl NodePods {
         if before.incomplete && !known.incomplete {
             info!("every manifest is readable or was removed, resuming removals");
             self.reconciler.any_object_changed();
-            self.rescan = true;
+            self.scan_due = true;
         }
         if known.node && !before.node {
             self.pods.begin_epoch();
@@ -179,19 +179,14 @@ impl NodePods {
             .observe(lifecycle.working(), lifecycle.restarted());
     }
 
-    /// Whether all sources have reported, for the first time.
-    pub(super) fn becomes_ready(&mut self) -> bool {
-        if self.ready || !self.pods.sources().all_sources_seen() {
-            return false;
+    /// Whether to look for volumes of an earlier agent now: all sources have reported for the first time, or the API
+    /// server is complete again.
+    pub(super) fn may_scan(&mut self) -> bool {
+        if !self.ready && self.pods.sources().all_sources_seen() {
+            self.ready = true;
+            self.publish();
         }
-        self.ready = true;
-        self.publish();
-        true
-    }
-
-    /// Whether to look once more for volumes of an earlier agent: the API server is complete again.
-    pub(super) fn may_rescan(&mut self) -> bool {
-        self.ready && mem::take(&mut self.rescan)
+        self.ready && mem::take(&mut self.scan_due)
     }
 
     /// Removes the volumes that an earlier agent left of pods that were removed or have terminated. While the API

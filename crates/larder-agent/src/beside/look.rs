@@ -129,9 +129,10 @@ impl CompareJob {
         let compared = self.beside.directory.compare(&id, volume, &projection);
         if kind.wants_memory() {
             // Other failures say nothing about the mounts that this process sees.
+            let mut is_visible = self.beside.disk_visible.lock();
             match &compared {
-                Ok(_) => self.beside.note_visibility(true),
-                Err(UnknownContent::NotVisible) => self.beside.note_visibility(false),
+                Ok(_) => *is_visible = Some(true),
+                Err(UnknownContent::NotVisible) => *is_visible = Some(false),
                 Err(_) => {}
             }
         }
@@ -139,7 +140,7 @@ impl CompareJob {
             (Ok(compared), Some(hooks)) => {
                 self.seen_content(hooks, &id, &projection, compared.differences.is_none())
             }
-            (Err(_), _) => FoundContent::Absent,
+            (Err(_), _) => FoundContent::OnDisk(None),
             (_, None) => FoundContent::Unknown,
         };
         let (observation, place) = match compared {

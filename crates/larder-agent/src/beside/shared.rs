@@ -1,21 +1,17 @@
 //! The state that all pods of a node share in this mode, and the tasks that maintain it.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use kube::Client;
 use larder_files::operation_error::{OperationError, failed};
 use larder_inputs::clock::Clock;
 use larder_kubelet::{
-    fingerprint::FingerprintKey,
-    kubelet_dir::{KubeletDir, VolumeId},
-    node_state::follow_republishing_drivers,
-    node_view::NodeViewer,
-    swaps::Swaps,
-    touch_queue::TouchQueue,
+    fingerprint::FingerprintKey, kubelet_dir::KubeletDir, node_state::follow_republishing_drivers,
+    node_view::NodeViewer, swaps::Swaps, touch_queue::TouchQueue,
 };
 use larder_objects::chain;
-use larder_projection::{VolumeKind, disk::VolumeHost};
+use larder_projection::disk::VolumeHost;
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -50,7 +46,7 @@ pub(crate) struct Beside {
     /// Why the lock cannot be taken.
     lock_problem: Mutex<Option<String>>,
     /// Whether the last examined volume in memory was visible.
-    disk_visible: Mutex<Option<bool>>,
+    pub(super) disk_visible: Mutex<Option<bool>>,
 }
 
 impl Beside {
@@ -89,15 +85,6 @@ impl Beside {
         })
     }
 
-    /// The kubelet's directory of a volume.
-    pub(crate) fn volume_path(&self, pod_uid: &str, kind: VolumeKind, name: &str) -> PathBuf {
-        self.directory.volume_path(&VolumeId {
-            pod_uid,
-            kind,
-            name,
-        })
-    }
-
     /// Starts the tasks of the mode.
     pub(crate) fn start(self: &Arc<Self>, tasks: &mut Tasks, context: &NodeContext, mut rng: Rng) {
         let drivers = watch::Sender::default();
@@ -111,11 +98,6 @@ impl Beside {
         tasks.spawn("CSI drivers", drivers);
         tasks.spawn("touches", self.queue.clone().run());
         tasks.spawn("lock of the node", Arc::clone(self).keep_lock());
-    }
-
-    /// Notes whether a volume in memory is visible to this process.
-    pub(super) fn note_visibility(&self, is_visible: bool) {
-        *self.disk_visible.lock() = Some(is_visible);
     }
 
     /// Holds the lock while the agent runs (R28).
@@ -156,7 +138,7 @@ impl Beside {
             identity: permissions.identity,
             rights: rights.into(),
             kubelet_version: self.node.kubelet().kubelet_version,
-            kubelet_root_dir: self.directory.path().display().to_string(),
+            kubelet_root_dir: self.volumes.path().display().to_string(),
             ttl_secs: ttl.as_secs(),
             disk_visible: *self.disk_visible.lock(),
             dry_run: self.config.dry_run,

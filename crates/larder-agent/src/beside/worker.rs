@@ -80,7 +80,7 @@ struct ComparedPart {
 /// Makes the workers of the mode.
 impl WorkerFactory for Beside {
     fn volumes(&self) -> &Path {
-        self.directory.path()
+        self.volumes.path()
     }
 
     fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {

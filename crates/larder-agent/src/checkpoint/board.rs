@@ -182,30 +182,25 @@ impl CheckpointBoard {
 
 /// The problem of what is too large to be copied; `None` without any.
 fn too_large<'a>(found: impl Iterator<Item = (&'a CopyId, &'a Excess)>) -> Option<String> {
-    // The first of each kind, and the number of others.
-    let (mut long, mut unlisted) = (None, None);
+    let (mut long, mut unlisted) = (Vec::new(), Vec::new());
     for (id, excess) in found {
-        let (group, name) = match excess {
-            Excess::File { bytes, .. } => (&mut long, format!("{id} ({bytes} bytes)")),
-            Excess::Index => (&mut unlisted, id.to_string()),
-        };
-        group.get_or_insert((name, 0_usize)).1 += 1;
+        match excess {
+            Excess::File { bytes, .. } => long.push(format!("{id} ({bytes} bytes)")),
+            Excess::Index => unlisted.push(id.to_string()),
+        }
     }
-    let reasons = [
-        (long, "above the limit for a file of"),
-        (unlisted, "without room in an index of"),
-    ];
-    let reasons: Vec<_> = reasons
-        .into_iter()
-        .filter_map(|(group, reason)| {
-            let (first, number) = group?;
-            let others = match number - 1 {
-                0 => String::new(),
-                others => format!(" and {others} more"),
-            };
-            Some(format!("{first}{others} {reason} {MAX_FILE_BYTES} bytes"))
-        })
-        .collect();
+    // The first of each kind, and the number of others.
+    let reason = |copies: &[String], reason: &str| {
+        let (first, others) = copies.split_first()?;
+        let others = match others.len() {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        Some(format!("{first}{others} {reason} {MAX_FILE_BYTES} bytes"))
+    };
+    let long = reason(&long, "above the limit for a file of");
+    let unlisted = reason(&unlisted, "without room in an index of");
+    let reasons: Vec<_> = long.into_iter().chain(unlisted).collect();
     (!reasons.is_empty()).then(|| {
         let reasons = reasons.join("; ");
         format!("not copied, so a start without the API server lacks it: {reasons}")

@@ -31,33 +31,25 @@ pub(crate) enum CopyKind {
 }
 
 impl CopyKind {
-    const ALL: [Self; 5] = [
-        Self::Pod,
-        Self::ConfigMap,
-        Self::Secret,
-        Self::Node,
-        Self::Services,
+    /// Each with its name, in their order.
+    const NAMES: [(Self, &str); 5] = [
+        (Self::Pod, "Pod"),
+        (Self::ConfigMap, "ConfigMap"),
+        (Self::Secret, "Secret"),
+        (Self::Node, "Node"),
+        (Self::Services, "Services"),
     ];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pod => "Pod",
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-            Self::Node => "Node",
-            Self::Services => "Services",
-        }
-    }
 
     /// The kind of the copy `id`; `None` if no agent of this version has written it.
     pub(crate) fn of(id: &CopyId) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == id.kind)
+        let found = Self::NAMES.iter().find(|(_, name)| *name == id.kind)?;
+        Some(found.0)
     }
 
     /// The name of the copy of a subject of this kind.
     pub(crate) fn id(self, namespace: SmolStr, name: SmolStr) -> CopyId {
         CopyId {
-            kind: SmolStr::new_static(self.as_str()),
+            kind: SmolStr::new_static(Self::NAMES[self as usize].1),
             namespace,
             name,
         }

@@ -105,23 +105,21 @@ impl StaleNode {
             (_, Some(CopyContent::Pod(pod))) => self.pods.push(*pod),
             (_, Some(CopyContent::Node(node))) => self.node = Some(node),
             (_, Some(CopyContent::Services(services))) => self.services = Some(services),
-            (_, Some(CopyContent::ConfigMap(object))) => {
-                let object = Some(object);
+            (CopyKind::ConfigMap, content) => {
+                let object = match content {
+                    Some(CopyContent::ConfigMap(object)) => Some(object),
+                    _ => None,
+                };
                 self.config_maps.insert(key, StaleObject { object, as_of });
             }
-            (_, Some(CopyContent::Secret(object))) => {
-                let object = Some(object);
+            (CopyKind::Secret, content) => {
+                let object = match content {
+                    Some(CopyContent::Secret(object)) => Some(object),
+                    _ => None,
+                };
                 self.secrets.insert(key, StaleObject { object, as_of });
             }
-            (CopyKind::ConfigMap, None) => {
-                let object = None;
-                self.config_maps.insert(key, StaleObject { object, as_of });
-            }
-            (CopyKind::Secret, None) => {
-                let object = None;
-                self.secrets.insert(key, StaleObject { object, as_of });
-            }
-            (_, None) => {}
+            _ => {}
         }
     }
 }

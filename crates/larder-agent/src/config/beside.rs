@@ -1,27 +1,11 @@
 //! The fields `mode` and `beside` of the configuration.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::file::{Fields, FileError, typed};
 use crate::beside::BesideConfig;
-
-/// The field as typed.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-struct BesideField {
-    kubelet_root_dir: Option<PathBuf>,
-    namespaces: BTreeSet<String>,
-    selector: BTreeMap<String, String>,
-    #[serde(rename = "refreshClusterCAs")]
-    refresh_cluster_cas: bool,
-    restart_events: bool,
-    lock_dir: Option<PathBuf>,
-}
 
 /// Takes `mode`: whether it is `Beside`.
 pub(super) fn take_mode(fields: &mut Fields) -> Result<bool, FileError> {
@@ -38,24 +22,17 @@ pub(super) fn take(fields: &mut Fields, directory: &Path) -> Result<BesideConfig
     let expected =
         "kubeletRootDir, namespaces, selector, refreshClusterCAs, restartEvents and lockDir";
     let taken = fields.take_with("beside", |value| {
-        let typed: BesideField = typed(value, expected)?;
-        let mut config = BesideConfig::default();
-        for (path, setting) in [
-            (typed.kubelet_root_dir, &mut config.kubelet_root_dir),
-            (typed.lock_dir, &mut config.lock_dir),
-        ] {
-            match path {
-                Some(path) if path.as_os_str().is_empty() => {
-                    return Err("paths must not be empty".to_owned());
-                }
-                Some(path) => *setting = directory.join(path),
-                None => {}
-            }
+        let mut value = value.clone();
+        if let Value::Object(fields) = &mut value {
+            fields.retain(|_, value| !value.is_null());
         }
-        config.namespaces = typed.namespaces;
-        config.selector = typed.selector;
-        config.refresh_cluster_cas = typed.refresh_cluster_cas;
-        config.restart_events = typed.restart_events;
+        let mut config: BesideConfig = typed(&value, expected)?;
+        for path in [&mut config.kubelet_root_dir, &mut config.lock_dir] {
+            if path.as_os_str().is_empty() {
+                return Err("paths must not be empty".to_owned());
+            }
+            *path = directory.join(&*path);
+        }
         Ok(config)
     })?;
     Ok(taken.unwrap_or_default())

@@ -3,11 +3,7 @@
 //! Invariant: [`Config::values`] has exactly the fields that [`Config`] reads. A test checks it and [`RELOADED_FIELDS`]
 //! against the table from which `docs/configuration.md` and `packaging/agent.yaml` are generated.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use larder_pods::static_pod::{ApiReferences, shown_url};
 use larder_transport::RateLimit;
@@ -52,10 +48,10 @@ impl Config {
         let values = json!({
             "kubeconfig": path(&self.kubeconfig),
             "manifests": path(&self.manifests),
-            "podAddress": self.pod_address.as_ref().map(IpAddr::to_string),
+            "podAddress": self.pod_address,
             "nodeName": self.node_name,
             "rootDir": self.root_dir.display().to_string(),
-            "listen": self.listen.as_ref().map(SocketAddr::to_string),
+            "listen": self.listen,
             "configMapAndSecretChangeDetectionStrategy": self.change_detection.to_string(),
             "watchScope": self.watch_scope.to_string(),
             "syncFrequency": go_duration(self.sync_frequency),

@@ -46,11 +46,8 @@ pub enum FileError {
 #[derive(Debug)]
 pub(super) struct Fields {
     document: YamlDocument,
-    /// The names of those that are left.
-    left: BTreeSet<String>,
-    /// Names that were requested.
-    #[cfg(test)]
-    taken: Vec<String>,
+    /// Names that were requested, in that order.
+    pub(super) taken: Vec<String>,
 }
 
 impl Fields {
@@ -66,20 +63,16 @@ impl Fields {
                 ErrorKind::DuplicateKey => malformed(error.line, "duplicate field"),
                 _ => malformed(error.line, &error.problem),
             })?;
-        let left = match document.value() {
-            Value::Object(fields) => fields.keys().cloned().collect(),
-            Value::Null => BTreeSet::new(),
+        match document.value() {
+            Value::Object(_) | Value::Null => Ok(Self {
+                document,
+                taken: Vec::new(),
+            }),
             _ => {
                 let line = document.line_of(&FieldPath::root());
-                return Err(malformed(line, "not a mapping of fields"));
+                Err(malformed(line, "not a mapping of fields"))
             }
-        };
-        Ok(Self {
-            document,
-            left,
-            #[cfg(test)]
-            taken: Vec::new(),
-        })
+        }
     }
 
     /// Takes `field` and decodes it; `None` if absent or `null`.
@@ -109,9 +102,7 @@ impl Fields {
         field: &str,
         read: impl FnOnce(&Value) -> Result<T, String>,
     ) -> Result<Option<T>, FileError> {
-        #[cfg(test)]
         self.taken.push(field.to_owned());
-        self.left.remove(field);
         match &self.document.value()[field] {
             Value::Null => Ok(None),
             value => read(value).map(Some).map_err(|problem| FileError::Field {
@@ -128,22 +119,20 @@ impl Fields {
         self.document.line_of(&hook)
     }
 
-    /// The names that were requested so far, in that order.
-    #[cfg(test)]
-    pub(super) fn taken(&self) -> &[String] {
-        &self.taken
-    }
-
     /// The names of the fields that are left, sorted.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.left.iter().map(String::as_str)
+    pub(super) fn left(&self) -> BTreeSet<&str> {
+        let fields = self.document.value().as_object().into_iter().flatten();
+        let names = fields.map(|(name, _)| name.as_str());
+        let is_left = |name: &&str| !self.taken.iter().any(|taken| taken == name);
+        names.filter(is_left).collect()
     }
 
     /// Rejects the first field that is left.
-    pub(super) fn finish(self) -> Result<(), FileError> {
-        let lines = self.left.iter().map(|field| (self.line_of(field), field));
+    pub(super) fn finish(&self) -> Result<(), FileError> {
+        let left = self.left().into_iter();
+        let lines = left.map(|field| (self.line_of(field), field));
         lines.min().map_or(Ok(()), |(line, field)| {
-            let field = field.clone();
+            let field = field.to_owned();
             Err(FileError::Unknown { line, field })
         })
     }

@@ -96,13 +96,8 @@ impl Inbox {
     /// Marks the worker as left, unless there is a new desired state; returns whether it has left.
     pub(crate) fn leave(&self) -> bool {
         let mut changes = self.changes.lock();
-        let stays = changes
-            .as_ref()
-            .is_some_and(|changes| changes.desired.is_some());
-        if !stays {
-            *changes = None;
-        }
-        !stays
+        changes.take_if(|changes| changes.desired.is_none());
+        changes.is_none()
     }
 }
 

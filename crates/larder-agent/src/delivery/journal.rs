@@ -25,7 +25,7 @@ pub(crate) struct Journal {
     newest: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct JournalState {
     /// Changes up to this one may have been dropped.
     dropped: u64,
@@ -51,9 +51,7 @@ impl Journal {
         let first = u64::try_from(now.as_microsecond()).unwrap_or(0);
         let state = JournalState {
             dropped: first,
-            entries: BTreeMap::new(),
-            sequence_by_pod: HashMap::new(),
-            removed: VecDeque::new(),
+            ..JournalState::default()
         };
         Self {
             state: Mutex::new(state),
@@ -84,10 +82,9 @@ impl Journal {
         if let Some(earlier) = earlier {
             state.entries.remove(&earlier);
         }
-        let uid = uid.clone();
         let entry = JournalEntry {
             sequence,
-            uid,
+            uid: uid.clone(),
             removed,
         };
         state.entries.insert(sequence, entry);

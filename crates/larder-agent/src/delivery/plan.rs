@@ -75,14 +75,13 @@ impl PartKind {
     pub(crate) fn event_subject(&self) -> EventSubject<'_> {
         match self {
             Self::Volume(name, _) => EventSubject::Volume(name),
-            Self::Environment(name, ContainerKind::Init) => {
-                EventSubject::Container(name, "initContainers")
-            }
-            Self::Environment(name, ContainerKind::Ephemeral) => {
-                EventSubject::Container(name, "ephemeralContainers")
-            }
-            Self::Environment(name, ContainerKind::Regular) => {
-                EventSubject::Container(name, "containers")
+            Self::Environment(name, kind) => {
+                let list = match kind {
+                    ContainerKind::Init => "initContainers",
+                    ContainerKind::Ephemeral => "ephemeralContainers",
+                    ContainerKind::Regular => "containers",
+                };
+                EventSubject::Container(name, list)
             }
         }
     }

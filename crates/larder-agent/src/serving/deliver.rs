@@ -73,14 +73,17 @@ pub(super) struct DeliveryFailure {
     pub(super) waits: bool,
 }
 
-impl DeliveryFailure {
-    fn in_projection(error: &dyn std::error::Error) -> Self {
+/// It cannot be computed.
+impl<E: std::error::Error> From<E> for DeliveryFailure {
+    fn from(error: E) -> Self {
         Self {
-            reason: chain(error),
+            reason: chain(&error),
             ..Self::default()
         }
     }
+}
 
+impl DeliveryFailure {
     /// The address at `path` is unknown.
     fn without_address(path: &str, serves_manifests: bool) -> Self {
         let holder = match path.starts_with("status.host") {
@@ -176,12 +179,11 @@ impl Job {
         observer: Option<&mut Observer>,
     ) -> Result<Delivered, DeliveryFailure> {
         let pod = parts.pod;
-        let projection = project(pod, parts.volume(name), &self.inputs)
-            .map_err(|error| DeliveryFailure::in_projection(&error))?;
+        let projection = project(pod, parts.volume(name), &self.inputs)?;
         let mount_points = match limits.mount_points.get(name) {
             None => &[],
             Some(Ok(points)) => points.as_slice(),
-            Some(Err(error)) => return Err(DeliveryFailure::in_projection(error)),
+            Some(Err(error)) => return Err(error.into()),
         };
         let volume = PodVolume {
             pod_uid: parts.uid,
@@ -237,14 +239,12 @@ impl Job {
                 self.serves_manifests,
             ));
         }
-        let environment = environment(parts.pod, container, &self.inputs)
-            .map_err(|error| DeliveryFailure::in_projection(&error))?;
+        let environment = environment(parts.pod, container, &self.inputs)?;
         // What its runtime has is unknown here, and most have it.
         let runtime = RuntimeFeatures {
             recursive_read_only: true,
         };
-        mounts(parts.pod, container, &environment, runtime)
-            .map_err(|error| DeliveryFailure::in_projection(&error))?;
+        mounts(parts.pod, container, &environment, runtime)?;
         let variables: BTreeMap<&str, &[u8]> = environment
             .iter()
             .map(|(name, variable)| (name, &*variable.value))

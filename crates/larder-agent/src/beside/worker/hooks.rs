@@ -57,7 +57,7 @@ impl BesideWorker {
             (PartKind::Environment(name, _), FoundContent::Unknown)
                 if !self.traits.running.contains(name.as_str()) =>
             {
-                FoundContent::Absent
+                FoundContent::OnDisk(None)
             }
             (_, seen) => seen,
         };
