@@ -2,7 +2,7 @@
 //! has the identity of the node, whose permissions suffice for larder beside a kubelet (beside-kubelet 10.4).
 
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -39,27 +39,11 @@ pub struct KubeletFiles {
 }
 
 /// No kubeconfig of a kubelet was found.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot find the kubelet's kubeconfig, tried {}; name it with --kubeconfig", tried.join(", "))]
 pub struct NoKubeconfig {
-    /// The paths that exist but cannot be examined.
-    failed: Vec<(PathBuf, io::Error)>,
-}
-
-impl std::error::Error for NoKubeconfig {}
-
-impl fmt::Display for NoKubeconfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cannot find the kubelet's kubeconfig, tried ")?;
-        for (number, (path, _)) in KNOWN.iter().enumerate() {
-            let comma = if number == 0 { "" } else { ", " };
-            write!(f, "{comma}{path}")?;
-            let mut failed = self.failed.iter();
-            if let Some((_, error)) = failed.find(|(failed, _)| failed == Path::new(path)) {
-                write!(f, " ({error})")?;
-            }
-        }
-        f.write_str("; name it with --kubeconfig")
-    }
+    /// The paths, those that exist with the reason why they are of no use.
+    tried: Vec<String>,
 }
 
 impl KubeletFiles {
@@ -73,7 +57,7 @@ impl KubeletFiles {
     }
 
     fn find_below(host: &Path) -> Result<Self, NoKubeconfig> {
-        let mut failed = Vec::new();
+        let mut tried = Vec::new();
         for (kubeconfig, root_dir) in KNOWN {
             // Absolute on the host; the links in it are the administrator's.
             let path = host.join(kubeconfig.trim_start_matches('/'));
@@ -84,12 +68,14 @@ impl KubeletFiles {
                         root_dir: host.join(root_dir.trim_start_matches('/')),
                     });
                 }
-                Ok(_) => failed.push((kubeconfig.into(), io::Error::other("not a file"))),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => failed.push((kubeconfig.into(), error)),
+                Ok(_) => tried.push(format!("{kubeconfig} (not a file)")),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    tried.push(kubeconfig.to_owned());
+                }
+                Err(error) => tried.push(format!("{kubeconfig} ({error})")),
             }
         }
-        Err(NoKubeconfig { failed })
+        Err(NoKubeconfig { tried })
     }
 }
 

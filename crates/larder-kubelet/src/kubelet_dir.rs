@@ -312,11 +312,6 @@ impl KubeletDir {
         Ok(reached)
     }
 
-    /// The root directory, as it was named.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The directory of a volume, for messages: nothing is resolved by it.
     pub fn volume_path(&self, id: &VolumeId<'_>) -> PathBuf {
         let volumes = self.path.join("pods").join(id.pod_uid).join("volumes");

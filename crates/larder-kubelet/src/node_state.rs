@@ -1,10 +1,7 @@
 //! Whether and when the kubelet of this node acts on a touch, according to the Node, its lease, and the CSI drivers of
 //! the cluster (beside-kubelet R12, R13, R15, R20).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
@@ -113,13 +110,19 @@ pub async fn follow_republishing_drivers(
     context: NodeContext,
 ) {
     let path = CSI_DRIVERS.collection();
+    let name = |driver: &Found<CSIDriver>| driver.metadata.name.to_string();
     let mut collection = Collection::<CSIDriver>::new(client, path, None, &context);
-    let mut known = BTreeMap::new();
+    let mut known = BTreeSet::new();
     loop {
         match collection.next().await {
-            CollectionEvent::All(all) => known = all.into_iter().map(republishes).collect(),
-            CollectionEvent::One(driver) => known.extend([republishes(driver)]),
-            CollectionEvent::Gone(metadata) => {
+            CollectionEvent::All(all) => {
+                let republishing = all.iter().filter(|driver| republishes(driver));
+                known = republishing.map(name).collect();
+            }
+            CollectionEvent::One(driver) if republishes(&driver) => {
+                known.insert(name(&driver));
+            }
+            CollectionEvent::One(Found { metadata, .. }) | CollectionEvent::Gone(metadata) => {
                 known.remove(&*metadata.name);
             }
             CollectionEvent::Failed(failure) => {
@@ -129,11 +132,7 @@ pub async fn follow_republishing_drivers(
             }
             CollectionEvent::Resumed => continue,
         }
-        let republishing = known.iter().filter(|(_, republishes)| **republishes);
-        publish(
-            &drivers,
-            republishing.map(|(name, _)| name.clone()).collect(),
-        );
+        publish(&drivers, known.clone());
     }
 }
 
@@ -146,13 +145,11 @@ pub(crate) fn publish<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
     });
 }
 
-/// The name of a driver, and whether it requires republishing. A driver that cannot be decoded counts as such: this
-/// mistake costs a late update, the opposite one a mount (beside-kubelet 11.3).
-fn republishes(driver: Found<CSIDriver>) -> (String, bool) {
-    let republishes = driver
-        .object
-        .map_or(true, |driver| driver.spec.requires_republish == Some(true));
-    (driver.metadata.name.to_string(), republishes)
+/// Whether a driver requires republishing. One that cannot be decoded counts as such: this mistake costs a late update,
+/// the opposite one a mount (beside-kubelet 11.3).
+fn republishes(driver: &Found<CSIDriver>) -> bool {
+    let driver = driver.object.as_ref();
+    driver.map_or(true, |driver| driver.spec.requires_republish == Some(true))
 }
 
 /// Whether a pod has a volume of one of `drivers`.

@@ -37,16 +37,13 @@ const CLUSTER_AUTHORITIES: [&str; 2] = ["kube-root-ca.crt", "openshift-service-c
 /// Number of differences that are named; the others are only counted.
 const MAX_NAMED: usize = 8;
 
-/// How one file differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DifferenceKind {
-    /// It is not there, or is no regular file.
-    Missing,
-    /// It has other content.
-    Changed,
-    /// It exists, but was not computed.
-    Extra,
-}
+// How one file differs.
+/// It is not there, or is no regular file.
+const MISSING: &str = "is missing";
+/// It has other content.
+const CHANGED: &str = "differs";
+/// It exists, but was not computed.
+const EXTRA: &str = "is left over";
 
 /// Why a touch of the pod would repair a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +57,8 @@ pub enum TouchReason {
 /// How a directory differs from what was computed for it.
 #[derive(Debug, Default)]
 pub struct Differences {
-    pub(super) named: Vec<(String, DifferenceKind)>,
+    /// Each with its path and how it differs.
+    pub(super) named: Vec<String>,
     /// Of entries that were not computed, only the first counts.
     pub(super) count: usize,
     reason: Option<TouchReason>,
@@ -77,9 +75,9 @@ impl Differences {
         self.reason
     }
 
-    fn add(&mut self, path: &str, kind: DifferenceKind, reason: Option<TouchReason>) {
+    fn add(&mut self, path: &str, how: &str, reason: Option<TouchReason>) {
         if self.named.len() < MAX_NAMED {
-            self.named.push((path.to_owned(), kind));
+            self.named.push(format!("{path} {how}"));
         }
         self.count += 1;
         self.reason = self.reason.max(reason);
@@ -89,15 +87,7 @@ impl Differences {
 /// Some of them, by path relative to the volume. Paths come from objects, or from the disk.
 impl fmt::Display for Differences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (path, kind)) in self.named.iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            let kind = match kind {
-                DifferenceKind::Missing => "is missing",
-                DifferenceKind::Changed => "differs",
-                DifferenceKind::Extra => "is left over",
-            };
-            write!(f, "{comma}{path} {kind}")?;
-        }
+        f.write_str(&self.named.join(", "))?;
         match self.count - self.named.len() {
             0 => Ok(()),
             others => write!(f, ", {others} more"),
@@ -178,8 +168,7 @@ impl<'a> Comparer<'a> {
 
     /// Records that `path` exists, but was not computed.
     pub(super) fn not_computed(&mut self, path: &str) {
-        self.differences
-            .add(path, DifferenceKind::Extra, self.extra);
+        self.differences.add(path, EXTRA, self.extra);
     }
 
     pub(super) fn finish(self) -> Differences {
@@ -195,23 +184,21 @@ impl<'a> Comparer<'a> {
     ) -> Result<(), UnknownContent> {
         let failed = |errno| failed("read", &self.path.join(path.as_str()))(errno);
         let origin = self.projection.origins.get(path);
-        let kind = match opened {
+        let how = match opened {
             Ok((found, stat)) => {
                 let rule = origin.map_or(Rule::Bytes, Rule::of);
                 let is_met = rule.is_met(&found, &stat, &file.data, &mut self.buffer);
                 if is_met.map_err(failed)? {
                     return Ok(());
                 }
-                DifferenceKind::Changed
+                CHANGED
             }
             // The file, or a directory above it, is missing or of another type.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::XDEV) => {
-                DifferenceKind::Missing
-            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::XDEV) => MISSING,
             Err(errno) => return Err(failed(errno).into()),
         };
         let reason = origin.and_then(reason_of);
-        self.differences.add(path.as_str(), kind, reason);
+        self.differences.add(path.as_str(), how, reason);
         Ok(())
     }
 
@@ -243,9 +230,7 @@ impl<'a> Comparer<'a> {
         match found {
             Ok(()) => {}
             // It was removed after it was opened: by the kubelet, which has then written another set, or by hand.
-            Err(Errno::NOENT) => self
-                .differences
-                .add(&listed, DifferenceKind::Missing, self.extra),
+            Err(Errno::NOENT) => self.differences.add(&listed, MISSING, self.extra),
             Err(errno) => return Err(failed("list", &self.path.join(&listed))(errno).into()),
         }
         if let Some(path) = extra {

@@ -146,10 +146,10 @@ fn driver_that_cannot_be_decoded_counts_as_republishing() {
         );
         Ok(driver.unwrap())
     };
-    assert!(republishes(found(driver(Some(true)))).1);
-    assert!(!republishes(found(driver(Some(false)))).1);
-    assert!(!republishes(found(driver(None))).1);
+    assert!(republishes(&found(driver(Some(true)))));
+    assert!(!republishes(&found(driver(Some(false)))));
+    assert!(!republishes(&found(driver(None))));
     let error = serde_json::from_str::<CSIDriver>("1").unwrap_err();
     let error = larder_objects::DecodeError::new("CSIDriver", &error);
-    assert!(republishes(found(Err(error))).1);
+    assert!(republishes(&found(Err(error))));
 }

@@ -43,24 +43,24 @@ fn extra_missing_and_changed_files_are_reasons_to_touch() {
         assert_eq!(shown(&found), expected);
         assert!(!format!("{found:?}").contains(CANARY));
     };
-    check(&[("a", "1"), ("d/e", "c4n4rz")], "Changed d/e Some(Object)");
-    check(&[("a", "12"), ("d/e", CANARY)], "Changed a Some(Object)");
-    check(&[("a", ""), ("d/e", CANARY)], "Changed a Some(Object)");
+    check(&[("a", "1"), ("d/e", "c4n4rz")], "d/e differs Some(Object)");
+    check(&[("a", "12"), ("d/e", CANARY)], "a differs Some(Object)");
+    check(&[("a", ""), ("d/e", CANARY)], "a differs Some(Object)");
     check(
         &[("a", "1"), ("b", "1"), ("d/e", CANARY), ("d/f/g", "")],
-        "Missing b, Missing d/f/g Some(Object)",
+        "b is missing, d/f/g is missing Some(Object)",
     );
-    check(&[("a", "1")], "Extra d Some(Object)");
-    check(&[("d/e", CANARY)], "Extra a Some(Object)");
+    check(&[("a", "1")], "d is left over Some(Object)");
+    check(&[("d/e", CANARY)], "a is left over Some(Object)");
     // A file in place of a directory, and vice versa.
     check(
         &[("a/b", "1"), ("d", CANARY)],
-        "Missing a/b, Missing d Some(Object)",
+        "a/b is missing, d is missing Some(Object)",
     );
     // A name that begins like a directory is not in it.
     check(
         &[("a", "1"), ("d-e", "1"), ("d/e", CANARY)],
-        "Missing d-e Some(Object)",
+        "d-e is missing Some(Object)",
     );
 }
 
@@ -86,7 +86,7 @@ fn tokens_and_certificates_only_have_to_exist() {
     assert!(found.is_none(), "{found:?}");
     kubelet.write(&PROJECTED, &[("ca.crt", "ca"), ("key", CANARY)]);
     let found = kubelet.compare(&PROJECTED, &projected(), &computed);
-    assert_eq!(shown(&found), "Missing token None");
+    assert_eq!(shown(&found), "token is missing None");
 }
 
 #[test]
@@ -100,10 +100,10 @@ fn cluster_authorities_are_a_reason_of_their_own() {
         ]);
         kubelet.write(&PROJECTED, &[("ca.crt", "old"), ("s", "1")]);
         let found = kubelet.compare(&PROJECTED, &projected(), &computed);
-        assert_eq!(shown(&found), "Changed ca.crt Some(ClusterAuthority)");
+        assert_eq!(shown(&found), "ca.crt differs Some(ClusterAuthority)");
         kubelet.write(&PROJECTED, &[("ca.crt", "old"), ("s", "2")]);
         let found = kubelet.compare(&PROJECTED, &projected(), &computed);
-        assert_eq!(shown(&found), "Changed ca.crt, Changed s Some(Object)");
+        assert_eq!(shown(&found), "ca.crt differs, s differs Some(Object)");
         // A Secret of that name is one like any other.
         let computed = projection(&[("ca.crt", "new", key(Kind::Secret, name, "ca.crt"))]);
         let found = kubelet.compare(&PROJECTED, &projected(), &computed);
@@ -115,7 +115,7 @@ fn cluster_authorities_are_a_reason_of_their_own() {
         &config_map("kube-root-ca.crt"),
         &Projection::default(),
     );
-    assert_eq!(shown(&found), "Extra old Some(ClusterAuthority)");
+    assert_eq!(shown(&found), "old is left over Some(ClusterAuthority)");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn unknown_annotations_are_ignored_and_others_are_no_reason() {
     let found = kubelet.compare(&id, &volume, &computed);
     assert_eq!(
         shown(&found),
-        "Changed all, Changed one, Missing seen, Extra extra None"
+        "all differs, one differs, seen is missing, extra is left over None"
     );
 }
 
@@ -317,15 +317,18 @@ fn subpath_shows_what_the_container_started_with() {
     // The volume itself is never out of date.
     assert_eq!(compare(&id(1, "."), &files), same);
     let differs = |text: &str| Ok(format!("{text} Some(Object)"));
-    assert_eq!(compare(&id(0, "a"), &[("a", "2")]), differs("Changed a"));
-    assert_eq!(compare(&id(0, "a"), &[("b", "1")]), differs("Extra a"));
+    assert_eq!(compare(&id(0, "a"), &[("a", "2")]), differs("a differs"));
+    assert_eq!(
+        compare(&id(0, "a"), &[("b", "1")]),
+        differs("a is left over")
+    );
     assert_eq!(
         compare(&id(1, "d"), &[("d/b", "2"), ("d/c", ""), ("e", "")]),
-        differs("Missing d/c")
+        differs("d/c is missing")
     );
     assert_eq!(
         compare(&id(1, "d"), &[("d/c", "")]),
-        differs("Missing d/c, Extra d/b")
+        differs("d/c is missing, d/b is left over")
     );
     let not_set_up = Err("not set up by the kubelet".to_owned());
     assert_eq!(compare(&id(2, "a"), &files), not_set_up);

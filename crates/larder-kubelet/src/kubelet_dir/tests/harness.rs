@@ -118,9 +118,5 @@ pub(super) fn projection<'a>(files: &[(&str, &str, Origin<'a>)]) -> Projection<'
 
 /// Everything that differs, in one line.
 pub(super) fn shown(differences: &Differences) -> String {
-    let named = differences.named.iter();
-    let named: Vec<_> = named
-        .map(|(path, kind)| format!("{kind:?} {path}"))
-        .collect();
-    format!("{} {:?}", named.join(", "), differences.reason())
+    format!("{differences} {:?}", differences.reason())
 }

@@ -95,26 +95,26 @@ fn links_and_pipes_in_a_set_are_not_followed_or_opened() {
     make_fresh();
     fs::remove_file(kubelet.data(&CONFIG_MAP, "a")).unwrap();
     symlink(outside.join("e"), kubelet.data(&CONFIG_MAP, "a")).unwrap();
-    check("Missing a Some(Object)");
+    check("a is missing Some(Object)");
 
     // Link to an equal directory.
     make_fresh();
     fs::remove_dir_all(kubelet.data(&CONFIG_MAP, "d")).unwrap();
     symlink(&outside, kubelet.data(&CONFIG_MAP, "d")).unwrap();
-    check("Missing d/e Some(Object)");
+    check("d/e is missing Some(Object)");
 
     // Pipe.
     make_fresh();
     fs::remove_file(kubelet.data(&CONFIG_MAP, "a")).unwrap();
     let pipe = kubelet.data(&CONFIG_MAP, "a");
     rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
-    check("Missing a Some(Object)");
+    check("a is missing Some(Object)");
 
     // Socket beside the files.
     make_fresh();
     let socket = kubelet.data(&CONFIG_MAP, "socket");
     rustix::fs::mknodat(CWD, &socket, rustix::fs::FileType::Socket, Mode::RUSR, 0).unwrap();
-    check("Extra socket Some(Object)");
+    check("socket is left over Some(Object)");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn large_files_are_neither_read_nor_held() {
     let found = kubelet.compare(&PROJECTED, &projected(), &computed);
     assert_eq!(
         shown(&found),
-        "Changed a, Changed t, Changed x Some(Object)"
+        "a differs, t differs, x differs Some(Object)"
     );
 }
 
