@@ -38,18 +38,6 @@ impl Default for OnChangeConfig {
 }
 
 impl OnChangeConfig {
-    /// `onChangeFromPods` as it is written.
-    pub fn allowed_words(&self) -> Vec<&'static str> {
-        let AllowedActions {
-            signal,
-            http,
-            restart,
-        } = self.from_pods;
-        let words = [(signal, "signal"), (http, "http"), (restart, "restart")];
-        let allowed = words.into_iter().filter(|(allowed, _)| *allowed);
-        allowed.map(|(_, word)| word).collect()
-    }
-
     /// Whether a hook of the operator runs commands.
     pub fn runs_commands(&self) -> bool {
         self.hooks.iter().any(|hook| hook.hook.runs_commands())

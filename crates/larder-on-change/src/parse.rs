@@ -20,7 +20,6 @@ pub(crate) use pod::defines_hooks;
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
 
 use larder_objects::yaml::YamlDocument;
-use serde_json::Value;
 use smol_str::SmolStr;
 
 use self::{
@@ -66,14 +65,20 @@ pub struct AllowedActions {
 }
 
 impl AllowedActions {
+    /// The words for the actions that annotations may request.
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        let words = [
+            ("signal", self.signal),
+            ("http", self.http),
+            ("restart", self.restart),
+        ];
+        let words = words.into_iter();
+        words.filter_map(|(word, is_allowed)| is_allowed.then_some(word))
+    }
+
     /// Whether an annotation may request the action.
-    pub const fn allows(self, action: &Action) -> bool {
-        match action {
-            Action::Signal(_) => self.signal,
-            Action::Http(_) => self.http,
-            Action::Restart(_) => self.restart,
-            Action::Exec(_) => false,
-        }
+    pub fn allows(self, action: &Action) -> bool {
+        self.words().any(|word| word == action.word())
     }
 }
 
@@ -122,15 +127,6 @@ pub fn hooks(
     };
     check_together(&hooks)?;
     Ok(hooks)
-}
-
-/// Reads a hook of the agent's configuration, without the fields that select pods.
-fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
-    let context = ParseContext {
-        origin: HookOrigin::Configuration,
-        outline: None,
-    };
-    long::hook(value, position, context)
 }
 
 /// Checks the list as a whole: the number and the names of hooks, and actions that contradict each other.

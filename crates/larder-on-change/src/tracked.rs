@@ -118,17 +118,14 @@ impl TrackedHook {
         key: &DigestKey,
         now: Timestamp,
     ) -> Self {
-        let (recorded, last_success) = match past {
-            None => (Some(LastNotification::Nothing), None),
-            Some(Past {
-                record: None,
-                is_uncertain,
-                ..
-            }) => (is_uncertain.then_some(LastNotification::Uncertain), None),
-            Some(Past {
-                record: Some(record),
-                ..
-            }) => record.of(hook, key),
+        let record = past.and_then(|past| past.record.as_ref());
+        let (recorded, last_success) = match (past, record) {
+            (None, _) => (Some(LastNotification::Nothing), None),
+            (Some(_), Some(record)) => record.of(hook, key),
+            (Some(past), None) => {
+                let uncertain = past.is_uncertain.then_some(LastNotification::Uncertain);
+                (uncertain, None)
+            }
         };
         let on_disk = past
             .map(|past| &past.content)

@@ -66,7 +66,7 @@ impl Config {
             "maxRequestsInFlight": self.max_requests_in_flight,
             "onChange": hooks,
             "onChangeAllowedNetworks": networks,
-            "onChangeFromPods": self.on_change.allowed_words(),
+            "onChangeFromPods": self.on_change.from_pods.words().collect::<Vec<_>>(),
             "onChangeParallelism": self.on_change.parallelism,
             "subPathUpdates": self.sub_path_updates,
             "registerNode": self.register_node,

@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value};
 
-use super::{AllowedActions, hook_of_value};
+use super::{AllowedActions, HookOrigin, fields::ParseContext, long};
 use crate::hook::{Definition, Hook, Paths};
 
 /// A hook for the pods that it selects.
@@ -78,7 +78,11 @@ impl HookList {
         let mut fields = fields.clone();
         let pods = selector(&mut fields).map_err(|problem| format!("[{position}]{problem}"))?;
         let is_named = fields.get("name").is_some_and(|name| !name.is_null());
-        let hook = hook_of_value(&Value::Object(fields), position);
+        let context = ParseContext {
+            origin: HookOrigin::Configuration,
+            outline: None,
+        };
+        let hook = long::hook(&Value::Object(fields), position, context);
         let mut hook = hook.map_err(|error| error.to_string())?;
         if !is_named {
             hook.name = String::new();

@@ -82,11 +82,7 @@ fn headers(field: &Field<'_>) -> Result<Vec<(String, String)>, HookError> {
 }
 
 /// A request in the short form: `PORT/PATH`, or a URL.
-pub(super) fn http_call(
-    field: &str,
-    target: &str,
-    context: ParseContext<'_>,
-) -> Result<HttpCall, HookError> {
+fn http_call(field: &str, target: &str, context: ParseContext<'_>) -> Result<HttpCall, HookError> {
     if target.starts_with("http://") || target.starts_with("https://") {
         return Ok(HttpCall::post(url_target(field, target, context)?));
     }

@@ -235,7 +235,7 @@ fn action(
 }
 
 /// Checks that the hook's source may request the action, and that the action suits the pod.
-pub(super) fn check_action(
+fn check_action(
     field: &str,
     action: &Action,
     container: Option<&SmolStr>,
