@@ -71,14 +71,6 @@ impl fmt::Debug for SealingKey {
     }
 }
 
-/// The place that a file is bound to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SealContext<'a> {
-    owner: &'a Owner,
-    /// Kind, namespace and name.
-    names: [&'a str; 3],
-}
-
 /// The cluster and the node that a checkpoint belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -88,26 +80,25 @@ pub struct Owner {
     pub node: String,
 }
 
-impl<'a> SealContext<'a> {
+/// The place that a file is bound to: each part with its length before it, so that no two places have the same bytes.
+#[derive(Debug)]
+pub(crate) struct SealContext(Vec<u8>);
+
+impl SealContext {
     /// The place of the index.
-    pub(crate) fn index(owner: &'a Owner) -> Self {
+    pub(crate) fn index(owner: &Owner) -> Self {
         Self::new(owner, ["Index", "", "root"])
     }
 
-    /// The place of a copy. Its kind is not empty.
-    pub(crate) fn new(owner: &'a Owner, names: [&'a str; 3]) -> Self {
-        Self { owner, names }
-    }
-
-    /// Each part with its length before it, so that no two places have the same bytes.
-    fn bytes(&self) -> Vec<u8> {
+    /// The place of a copy of this kind, namespace and name. The kind is not empty.
+    pub(crate) fn new(owner: &Owner, names: [&str; 3]) -> Self {
         let mut bytes = Vec::new();
-        let owner = [&self.owner.cluster[..], self.owner.node.as_bytes()];
-        for part in owner.into_iter().chain(self.names.map(str::as_bytes)) {
+        let owner = [&owner.cluster[..], owner.node.as_bytes()];
+        for part in owner.into_iter().chain(names.map(str::as_bytes)) {
             bytes.extend((part.len() as u64).to_le_bytes());
             bytes.extend(part);
         }
-        bytes
+        Self(bytes)
     }
 }
 
@@ -182,7 +173,7 @@ impl SealingKey {
     }
 
     /// Seals `content` for `place`.
-    pub(crate) fn seal(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
+    pub(crate) fn seal(&self, place: &SealContext, content: &[u8]) -> Sealed {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt);
         let size = sealed_len(content.len());
@@ -198,7 +189,7 @@ impl SealingKey {
         bytes.resize(size - TAG_BYTES, 0);
 
         let (key, nonce) = self.cipher(&salt);
-        let aad = [&bytes[..HEADER_BYTES], &place.bytes()].concat();
+        let aad = [&bytes[..HEADER_BYTES], &place.0].concat();
         let plain = &mut bytes[HEADER_BYTES..];
         let tag = key
             .seal_in_place_separate_tag(nonce, Aad::from(aad), plain)
@@ -208,7 +199,7 @@ impl SealingKey {
         Sealed { bytes, name }
     }
 
-    fn name(&self, place: SealContext<'_>, salt: &[u8]) -> FileName {
+    fn name(&self, place: &SealContext, salt: &[u8]) -> FileName {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         derive(
             &self.bytes,
@@ -217,7 +208,7 @@ impl SealingKey {
             &mut *key,
         );
         let key = hmac::Key::new(hmac::HMAC_SHA256, &*key);
-        let named = [&place.bytes(), salt].concat();
+        let named = [&place.0, salt].concat();
         let mut hash = [0; NAME_BYTES];
         hash.copy_from_slice(&hmac::sign(&key, &named).as_ref()[..NAME_BYTES]);
         FileName(hash)
@@ -255,7 +246,7 @@ impl fmt::Display for FileName {
 /// Opens a file of `place` with whichever of `keys` has sealed it.
 pub(crate) fn open(
     keys: &[SealingKey],
-    place: SealContext<'_>,
+    place: &SealContext,
     mut bytes: Zeroizing<Vec<u8>>,
 ) -> Result<Opened, SealError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(SealError::Foreign)?;
@@ -270,7 +261,7 @@ pub(crate) fn open(
     let key = key.ok_or(SealError::UnknownKey)?;
     let salt = rest.get(..SALT_BYTES).ok_or(SealError::Damaged)?;
     let (key, nonce) = key.cipher(salt);
-    let aad = [&bytes[..HEADER_BYTES], &place.bytes()].concat();
+    let aad = [&bytes[..HEADER_BYTES], &place.0].concat();
     let opened = key
         .open_in_place(nonce, Aad::from(aad), &mut bytes[HEADER_BYTES..])
         .map_err(|_| SealError::Damaged)?;
@@ -327,9 +318,9 @@ mod tests {
         // offline 15, 17, 18
         let home = owner(1, "node-1");
         let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
-        let sealed = key(1).seal(here, b"hunter2");
-        let opens = |place| open(&[key(1)], place, sealed.bytes.clone().into());
-        assert_eq!(*opens(here).ok().unwrap().content, b"hunter2");
+        let sealed = key(1).seal(&here, b"hunter2");
+        let opens = |place: &SealContext| open(&[key(1)], place, sealed.bytes.clone().into());
+        assert_eq!(*opens(&here).ok().unwrap().content, b"hunter2");
         let (other_cluster, other_node) = (owner(2, "node-1"), owner(1, "node-2"));
         for elsewhere in [
             SealContext::new(&other_cluster, ["Secret", "prod", "tls"]),
@@ -339,7 +330,7 @@ mod tests {
             SealContext::new(&home, ["Secret", "prod", "tls2"]),
         ] {
             assert_eq!(
-                opens(elsewhere).err(),
+                opens(&elsewhere).err(),
                 Some(SealError::Damaged),
                 "{elsewhere:?}"
             );
@@ -350,15 +341,18 @@ mod tests {
     fn every_changed_byte_is_noticed() {
         let home = owner(1, "node-1");
         let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
-        let sealed = key(1).seal(here, b"hunter2").bytes;
+        let sealed = key(1).seal(&here, b"hunter2").bytes;
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();
             changed[at] ^= 1;
-            assert!(open(&[key(1)], here, changed.into()).is_err(), "byte {at}");
+            assert!(open(&[key(1)], &here, changed.into()).is_err(), "byte {at}");
         }
         for length in 0..sealed.len() {
             let cut = sealed[..length].to_vec();
-            assert!(open(&[key(1)], here, cut.into()).is_err(), "{length} bytes");
+            assert!(
+                open(&[key(1)], &here, cut.into()).is_err(),
+                "{length} bytes"
+            );
         }
     }
 
@@ -367,10 +361,10 @@ mod tests {
         let home = owner(1, "node-1");
         let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
         for (length, size) in [(0, 512), (400, 512), (442, 512), (443, 1024), (5000, 5120)] {
-            let sealed = key(1).seal(here, &vec![7; length]);
+            let sealed = key(1).seal(&here, &vec![7; length]);
             assert_eq!(sealed.bytes.len(), size, "{length}");
         }
-        let (first, second) = (key(1).seal(here, b"same"), key(1).seal(here, b"same"));
+        let (first, second) = (key(1).seal(&here, b"same"), key(1).seal(&here, b"same"));
         assert_ne!(first.bytes, second.bytes);
         assert_ne!(first.name, second.name);
         let text = first.name.to_string();
@@ -389,9 +383,9 @@ mod tests {
         // offline 30
         let home = owner(1, "node-1");
         let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
-        let mut sealed = key(1).seal(here, b"hunter2").bytes;
+        let mut sealed = key(1).seal(&here, b"hunter2").bytes;
         sealed[MAGIC.len()] = 1;
-        let error = open(&[key(1)], here, sealed.into()).err().unwrap();
+        let error = open(&[key(1)], &here, sealed.into()).err().unwrap();
         assert_eq!(error.to_string(), "format version 1 is not supported");
     }
 
@@ -400,10 +394,10 @@ mod tests {
         // offline 13
         let home = owner(1, "node-1");
         let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
-        let sealed = key(1).seal(here, b"hunter2").bytes;
-        let opened = open(&[key(2), key(1)], here, sealed.clone().into());
+        let sealed = key(1).seal(&here, b"hunter2").bytes;
+        let opened = open(&[key(2), key(1)], &here, sealed.clone().into());
         assert_eq!(opened.ok().unwrap().key, key(1).id());
-        let error = open(&[key(2)], here, sealed.into()).err();
+        let error = open(&[key(2)], &here, sealed.into()).err();
         assert_eq!(error, Some(SealError::UnknownKey));
         assert!(!format!("{:?}", key(0x61)).contains("aaaa"));
     }

@@ -496,7 +496,7 @@ impl Store {
             return Err(failed("write", &path)(Errno::FBIG).into());
         }
         let place = SealContext::index(&self.owner);
-        let sealed = self.keys.sealing().seal(place, &content);
+        let sealed = self.keys.sealing().seal(&place, &content);
         let directory = self.directory.as_fd();
         sys::may_be_missing(sys::remove_file(directory, ASIDE)).map_err(failed("remove", &path))?;
         let write = || {
@@ -529,7 +529,7 @@ impl Store {
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
         let place = SealContext::new(&self.owner, [&id.kind, &id.namespace, &id.name]);
-        let sealed = self.keys.sealing().seal(place, content);
+        let sealed = self.keys.sealing().seal(&place, content);
         // The error names the directory only: a file's name is new each time, and a lasting failure must be reported
         // once.
         let file = sys::create_file(self.directory.as_fd(), sealed.name.to_string(), FILE_MODE)

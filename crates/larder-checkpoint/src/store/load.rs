@@ -262,7 +262,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn index(&self) -> Result<(Index, KeyId, FileIdentity), Rejection> {
         let (bytes, identity) = self.read(INDEX)?;
-        let opened = open(self.keys.all(), SealContext::index(self.owner), bytes)?;
+        let opened = open(self.keys.all(), &SealContext::index(self.owner), bytes)?;
         Ok((Index::decode(&opened.content)?, opened.key, identity))
     }
 
@@ -274,7 +274,7 @@ impl Reader<'_> {
         }
         let bytes = sealed.len() as u64;
         let place = SealContext::new(self.owner, [&id.kind, &id.namespace, &id.name]);
-        Ok((open(self.keys.all(), place, sealed)?, bytes))
+        Ok((open(self.keys.all(), &place, sealed)?, bytes))
     }
 
     fn read(&self, name: &str) -> Result<(Zeroizing<Vec<u8>>, FileIdentity), Rejection> {
