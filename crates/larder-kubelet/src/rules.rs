@@ -249,8 +249,9 @@ pub enum Notice {
     Verified {
         /// The volume.
         volume: SmolStr,
-        /// How it arrived.
-        how: Verification,
+        /// How it arrived, as the label of a metric: `same` without a touch, `swapped` while one was in flight, `late`
+        /// after that.
+        how: &'static str,
         /// Time since the change; `None` for a change before larder's start.
         delay: Option<Duration>,
         /// Touches sent for it.
@@ -270,17 +271,6 @@ pub enum Notice {
         /// The volume.
         volume: SmolStr,
     },
-}
-
-/// How the computed content arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verification {
-    /// Without a touch.
-    Same,
-    /// After a touch, while it was in flight.
-    Swapped,
-    /// After a touch, later.
-    Late,
 }
 
 /// A touch that is in flight.

@@ -338,7 +338,7 @@ impl Inotify {
         let drained = ready.try_io(|instance| Ok(drain(instance.get_ref(), &mut watches)?));
         if let Ok(Err(error)) = drained {
             warn!(%error, "failed to read from inotify, reading all volumes again");
-            overflow(&watches);
+            signal(watches.values().flatten(), SwapSignal::Look);
         }
     }
 }
@@ -355,28 +355,30 @@ fn drain(instance: &OwnedFd, watches: &mut BTreeMap<i32, Vec<SwapFollower>>) -> 
         };
         let flags = event.events();
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-            overflow(watches);
+            // Events were lost: any volume may have been swapped.
+            signal(watches.values().flatten(), SwapSignal::Look);
         } else if flags.intersects(ENDS) {
             // Events of a watch that was removed on purpose find no followers.
-            for follower in watches.remove(&event.wd()).into_iter().flatten() {
-                follower.inbox.put(follower.key, SwapSignal::Gone);
-            }
+            signal(
+                watches.remove(&event.wd()).iter().flatten(),
+                SwapSignal::Gone,
+            );
             if !flags.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT | ReadFlags::DELETE_SELF) {
                 // The directory was moved away: the watch continues.
                 let _ = inotify::remove_watch(instance, event.wd());
             }
         } else if event.file_name() == Some(c"..data") {
-            for follower in watches.get(&event.wd()).into_iter().flatten() {
-                follower.inbox.put(follower.key, SwapSignal::Swapped);
-            }
+            signal(
+                watches.get(&event.wd()).into_iter().flatten(),
+                SwapSignal::Swapped,
+            );
         }
     }
 }
 
-/// Events were lost: any volume may have been swapped.
-fn overflow(watches: &BTreeMap<i32, Vec<SwapFollower>>) {
-    for follower in watches.values().flatten() {
-        follower.inbox.put(follower.key, SwapSignal::Look);
+fn signal<'a>(followers: impl Iterator<Item = &'a SwapFollower>, signal: SwapSignal) {
+    for follower in followers {
+        follower.inbox.put(follower.key, signal);
     }
 }
 

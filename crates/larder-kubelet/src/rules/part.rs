@@ -10,9 +10,7 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
-use super::{
-    Gate, IN_FLIGHT_TIME, Look, Notice, PartName, PartObservation, PartState, PodView, Verification,
-};
+use super::{Gate, IN_FLIGHT_TIME, Look, Notice, PartName, PartObservation, PartState, PodView};
 use crate::{backoff, fingerprint::Fingerprint};
 
 /// Age of a change that was not delivered at which an event says so.
@@ -143,10 +141,10 @@ impl TrackedPart {
         self.verified_in = (!self.is_first).then(|| now - self.changed_at);
         let how = match self.last_touch {
             // It shares the touch of another volume.
-            None if is_in_flight => Verification::Swapped,
-            None => Verification::Same,
-            Some(at) if now < at + IN_FLIGHT_TIME => Verification::Swapped,
-            Some(_) => Verification::Late,
+            None if is_in_flight => "swapped",
+            None => "same",
+            Some(at) if now < at + IN_FLIGHT_TIME => "swapped",
+            Some(_) => "late",
         };
         Notice::Verified {
             volume: volume.clone(),

@@ -118,7 +118,7 @@ impl World {
                     touches,
                 } => {
                     let delay = delay.map(|delay| delay.as_millis());
-                    format!("{name} verified: {how:?}, {delay:?} ms, {touches} touches")
+                    format!("{name} verified: {how}, {delay:?} ms, {touches} touches")
                 }
                 other => format!("{other:?}"),
             };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use larder_kubelet::{
     outdated::{OutdatedContent, OutdatedKind, SourceObject},
-    rules::{Notice, Verification},
+    rules::Notice,
 };
 use larder_pods::events::{EventSubject, PodReason};
 use tracing::{info, warn};
@@ -33,11 +33,7 @@ impl BesideWorker {
                     delay,
                     touches,
                 } => {
-                    metrics.verified(match how {
-                        Verification::Same => "same",
-                        Verification::Swapped => "swapped",
-                        Verification::Late => "late",
-                    });
+                    metrics.verified(how);
                     if let Some(delay) = delay {
                         metrics.delivered(delay, touches);
                         info!(%pod, %volume, touches, millis = delay.as_millis(), "changed");

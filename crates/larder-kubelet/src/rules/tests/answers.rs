@@ -22,7 +22,7 @@ fn a_touch_that_is_not_permitted_waits_for_the_permission() {
             0 touch
             1000 a is Waiting: permission is missing: patch pods/status
             400000 touch
-            400100 a verified: Swapped, Some(399100) ms, 1 touches
+            400100 a verified: swapped, Some(399100) ms, 1 touches
         "#]]);
     World::new(NO_TTL)
         .compute(0, "a", 2)
@@ -60,7 +60,7 @@ fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
         .check(expect![[r#"
             0 touch
             2005 touch
-            2150 a verified: Swapped, Some(2150) ms, 1 touches
+            2150 a verified: swapped, Some(2150) ms, 1 touches
         "#]]);
 }
 
@@ -80,7 +80,7 @@ fn a_touch_that_changed_nothing_or_got_no_answer_does_not_count() {
             55 touch
             561 touch
             1610 touch
-            2050 a verified: Swapped, Some(2050) ms, 1 touches
+            2050 a verified: swapped, Some(2050) ms, 1 touches
         "#]]);
 }
 

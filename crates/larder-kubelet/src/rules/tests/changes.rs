@@ -14,7 +14,7 @@ fn a_change_is_touched_once_and_verified_by_the_swap() {
         .check(expect![[r#"
             3000 touch
             3000 a is Waiting: told the kubelet at 1970-01-01T00:00:03.000Z, attempt 1
-            3090 a verified: Swapped, Some(90) ms, 1 touches
+            3090 a verified: swapped, Some(90) ms, 1 touches
             3090 a is Delivered: 
         "#]]);
 }
@@ -28,7 +28,7 @@ fn a_change_during_a_touch_sends_none_and_a_swap_to_older_content_sends_one() {
         .swap(90, "a", 3)
         .check(expect![[r#"
             0 touch
-            90 a verified: Swapped, Some(70) ms, 0 touches
+            90 a verified: swapped, Some(70) ms, 0 touches
         "#]]);
     World::new(NO_TTL)
         .compute(0, "a", 2)
@@ -38,7 +38,7 @@ fn a_change_during_a_touch_sends_none_and_a_swap_to_older_content_sends_one() {
         .check(expect![[r#"
             0 touch
             180 touch
-            900 a verified: Swapped, Some(750) ms, 1 touches
+            900 a verified: swapped, Some(750) ms, 1 touches
         "#]]);
 }
 
@@ -63,10 +63,10 @@ fn volumes_that_change_together_share_a_touch() {
         .until(10_000)
         .check(expect![[r#"
             100 touch
-            190 b verified: Swapped, Some(87) ms, 0 touches
-            191 a verified: Swapped, Some(91) ms, 1 touches
-            192 d verified: Swapped, Some(83) ms, 0 touches
-            195 c verified: Swapped, Some(89) ms, 0 touches
+            190 b verified: swapped, Some(87) ms, 0 touches
+            191 a verified: swapped, Some(91) ms, 1 touches
+            192 d verified: swapped, Some(83) ms, 0 touches
+            195 c verified: swapped, Some(89) ms, 0 touches
         "#]]);
 }
 
@@ -83,11 +83,11 @@ fn a_volume_that_does_not_follow_the_others_gets_its_own_touch_soon() {
         .swap(500, "b", 2)
         .until(10_000)
         .check(expect![[r#"
-            0 b verified: Same, None ms, 0 touches
+            0 b verified: same, None ms, 0 touches
             100 touch
-            190 a verified: Swapped, Some(90) ms, 1 touches
+            190 a verified: swapped, Some(90) ms, 1 touches
             390 touch
-            500 b verified: Swapped, Some(320) ms, 1 touches
+            500 b verified: swapped, Some(320) ms, 1 touches
         "#]]);
 }
 
@@ -101,7 +101,7 @@ fn content_that_is_in_place_already_is_not_touched() {
         .compute(200, "a", 2)
         .until(600_000)
         .check(expect![[r#"
-            100 a verified: Same, Some(0) ms, 0 touches
+            100 a verified: same, Some(0) ms, 0 touches
         "#]]);
 }
 
@@ -120,7 +120,7 @@ fn a_kubelet_that_caches_gets_the_last_touch_when_its_copy_has_expired() {
             4500 touch
             5000 a is Waiting: told the kubelet at 1970-01-01T00:00:04.500Z, attempt 3; kubelet serves a cached object until 1970-01-01T00:01:00Z
             61000 touch
-            61090 a verified: Swapped, Some(61090) ms, 4 touches
+            61090 a verified: swapped, Some(61090) ms, 4 touches
         "#]]);
     World::new(Duration::from_mins(5))
         .compute(0, "a", 2)
@@ -146,7 +146,7 @@ fn a_time_to_live_without_end_stops_no_pod() {
             1500 touch
             4500 touch
             600000 a is Waiting: told the kubelet at 1970-01-01T00:00:04.500Z, attempt 3; kubelet serves a cached object until 9999-12-30T22:00:00Z
-            700000 a verified: Late, Some(700000) ms, 3 touches
+            700000 a verified: late, Some(700000) ms, 3 touches
         "#]]);
 }
 

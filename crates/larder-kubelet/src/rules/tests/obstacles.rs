@@ -12,7 +12,7 @@ fn a_kubelet_that_stands_still_gets_three_touches() {
             0 touch
             1500 touch
             4500 touch
-            20200 a verified: Late, Some(20200) ms, 3 touches
+            20200 a verified: late, Some(20200) ms, 3 touches
         "#]]);
 }
 
@@ -28,7 +28,7 @@ fn a_node_that_is_not_ready_is_not_touched_and_catches_up_by_itself() {
         .until(600_000)
         .check(expect![[r#"
             100 a is Waiting: kubelet not ready since 1970-01-01T00:00:00Z
-            61400 a verified: Same, Some(61300) ms, 0 touches
+            61400 a verified: same, Some(61300) ms, 0 touches
         "#]]);
     World::new(NO_TTL)
         .gate(0, Gate::KubeletNotReady(None))
@@ -57,9 +57,9 @@ fn a_dry_run_reports_each_touch_once_and_sends_none() {
         .phase("a")
         .check(expect![[r#"
             100 would touch: volume a: file
-            300 b verified: Same, None ms, 0 touches
+            300 b verified: same, None ms, 0 touches
             400 would touch: volume a: file
-            500 a verified: Same, Some(100) ms, 0 touches
+            500 a verified: same, Some(100) ms, 0 touches
             600000 a is Delivered: 
         "#]]);
 }
@@ -76,7 +76,7 @@ fn a_missing_object_causes_no_touch_until_it_is_back() {
         .check(expect![[r#"
             100 a is Failing: configmap "app" not found
             3000 touch
-            3100 a verified: Swapped, Some(100) ms, 1 touches
+            3100 a verified: swapped, Some(100) ms, 1 touches
         "#]]);
     // With the content that the volume has kept.
     World::new(NO_TTL)
@@ -84,7 +84,7 @@ fn a_missing_object_causes_no_touch_until_it_is_back() {
         .compute(3000, "a", 1)
         .phase("a")
         .check(expect![[r#"
-            3000 a verified: Same, Some(0) ms, 0 touches
+            3000 a verified: same, Some(0) ms, 0 touches
             3000 a is Delivered: 
         "#]]);
 }
@@ -105,7 +105,7 @@ fn a_volume_in_back_off_shows_when_the_kubelet_retries() {
             61500 touch
             64500 touch
             66000 a is Waiting: told the kubelet at 1970-01-01T00:01:04.500Z, attempt 3; kubelet serves a cached object until 1970-01-01T00:02:00Z; kubelet retries at 1970-01-01T00:02:00Z at the latest
-            92000 a verified: Late, Some(32000) ms, 3 touches
+            92000 a verified: late, Some(32000) ms, 3 touches
             600000 a is Delivered: 
         "#]]);
 }
@@ -237,7 +237,7 @@ fn a_volume_torn_down_under_its_containers_is_detached_until_they_are_restarted(
             1000 Detached { volume: "a", containers: ["main"] }
             1000 a is Detached: Detached: torn down under running containers, restart main
             60000 touch
-            60100 a verified: Swapped, Some(58100) ms, 1 touches
+            60100 a verified: swapped, Some(58100) ms, 1 touches
             60100 a is Delivered: 
         "#]]);
 }
@@ -253,7 +253,7 @@ fn a_sync_that_takes_long_gets_three_touches() {
             0 touch
             1500 touch
             4500 touch
-            11500 a verified: Late, Some(11500) ms, 3 touches
+            11500 a verified: late, Some(11500) ms, 3 touches
             11500 a is Delivered: 
         "#]]);
 }
