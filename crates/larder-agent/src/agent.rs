@@ -105,7 +105,12 @@ impl Agent {
         let mut secrets = inputs.secrets.subscribe();
         let mut cluster = inputs.cluster.clone();
         let mut jumps = inputs.clock.jumps();
-        handle.start_tasks(&mut tasks, &shutdown);
+        tasks.spawn("clock", inputs.clock.clone().follow_machine());
+        let on_change = handle.node.on_change.clone();
+        tasks.spawn("hooks", on_change.run(shutdown.clone()));
+        if let Some(events) = handle.node.events.clone() {
+            tasks.spawn("events", async move { events.run().await });
+        }
         let late_pods = self.follow_manifests(&mut tasks);
         tasks.spawn("pod certificates", self.issuer.run());
         let (contact, changed) = (watch::Sender::default(), watch::Sender::default());

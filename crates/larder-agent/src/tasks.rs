@@ -3,7 +3,7 @@
 //! Invariant: every task is joined. A task that ends while the agent runs is an error that names it, so no task dies
 //! silently.
 
-use std::{convert::Infallible, future::pending};
+use std::future::pending;
 
 use tokio::task::JoinError;
 use tokio_util::task::JoinMap;
@@ -26,11 +26,6 @@ impl TaskError {
             panicked: result.as_ref().is_err_and(JoinError::is_panic),
         }
     }
-
-    /// Name of the task.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
 }
 
 /// Tasks that run as long as the agent does. Dropping them ends them.
@@ -47,18 +42,6 @@ impl Tasks {
         debug_assert!(!self.0.contains_key(name), "two tasks are called {name}");
         // In a box: a task of some kilobytes that is moved by value takes several times its size on the caller's stack.
         self.0.spawn(name, Box::pin(task));
-    }
-
-    /// Starts `task`, which may end: only its panic is an error.
-    pub(crate) fn spawn_finite(
-        &mut self,
-        name: &'static str,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
-        self.spawn(name, async move {
-            task.await;
-            pending::<Infallible>().await;
-        });
     }
 
     /// Waits until a task ends. Cancel-safe.
@@ -94,7 +77,6 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_reported_without_its_text() {
         let mut tasks = Tasks::default();
-        tasks.spawn_finite("node registration", async {});
         tasks.spawn("events", async { panic!("hunter2") });
         let error = tasks.failure().await;
         assert_eq!(error.to_string(), r#"background task "events" panicked"#);

@@ -139,7 +139,7 @@ impl Agent {
         if self.given.config.register_node {
             mirrors = mirrors.registering(node::of_this_host(&self.given.config.node_name));
             let registration = register_node(mirrors.clone(), self.given.rng.fork());
-            tasks.spawn_finite("node registration", registration);
+            tasks.spawn("node registration", registration);
         }
         let reconciler = pods.mirror_pods(mirrors);
         self.handle.sources.lock().mirrors = Some(reconciler.problems());
@@ -154,17 +154,6 @@ impl Agent {
         tasks.spawn("manifests", following);
         let source = ApiSource::new(self.given.client.clone(), &self.given.config.node_name);
         Some(source.with_context(&self.handle.node_context))
-    }
-}
-
-impl AgentHandle {
-    /// Starts the tasks of what the workers share.
-    pub(super) fn start_tasks(&self, tasks: &mut Tasks, shutdown: &CancellationToken) {
-        tasks.spawn("clock", self.node.inputs.clock.clone().follow_machine());
-        tasks.spawn("hooks", self.node.on_change.clone().run(shutdown.clone()));
-        if let Some(events) = self.node.events.clone() {
-            tasks.spawn("events", async move { events.run().await });
-        }
     }
 }
 
@@ -207,13 +196,14 @@ pub(super) async fn finish_checkpoint(mut stale: mpsc::Receiver<StaleNode>) {
     let _ = timeout(LAST_WRITE_TIMEOUT, finished).await;
 }
 
-/// Creates the Node if there is none, as soon as the API server permits it.
+/// Creates the Node if there is none, as soon as the API server permits it. Runs until dropped.
 async fn register_node(client: MirrorClient, mut rng: Rng) {
     let mut backoff = REGISTRATION;
     while let Err(error) = client.node().await {
         warn!(error = chain(&error), "failed to register node, will retry");
         sleep(backoff.next_delay().mul_f64(1.0 + rng.f64())).await;
     }
+    std::future::pending::<()>().await;
 }
 
 /// Warns if Secrets may leave memory.

@@ -97,10 +97,7 @@ impl CompareJob {
         let volumes = &self.beside.volumes;
         volumes.read_env_files(parts.uid, env_files, &mut self.inputs);
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
-        let due = kinds.clone().filter_map(|kind| match kind {
-            PartKind::Volume(name, _) => Some(name.as_str()),
-            PartKind::Environment(..) => None,
-        });
+        let due = kinds.clone().filter_map(PartKind::volume);
         let mounts = SubPathMounts::of(&pod, &self.inputs, &due.collect());
         let seen = kinds.map(|kind| match kind {
             PartKind::Volume(name, kind) => self.volume(&parts, name, *kind, &mounts),

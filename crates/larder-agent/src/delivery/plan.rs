@@ -86,6 +86,14 @@ impl PartKind {
         }
     }
 
+    /// The name of the volume, if it is one.
+    pub(crate) fn volume(&self) -> Option<&str> {
+        match self {
+            Self::Volume(name, _) => Some(name),
+            Self::Environment(..) => None,
+        }
+    }
+
     /// The part's identity for hooks.
     pub(crate) fn observed(&self) -> PartKey {
         match self {

@@ -41,7 +41,7 @@ pub(super) struct Documents {
 #[derive(Debug)]
 struct Latest {
     /// Kept for [`SHARED_FOR`]; a full node's is a twentieth of the agent's memory.
-    document: Option<Arc<Document>>,
+    document: Option<Bytes>,
     /// Its share of the budget; the next one takes about as much.
     bytes: u32,
     built: Instant,
@@ -57,12 +57,9 @@ struct Document {
     _unread: OwnedSemaphorePermit,
 }
 
-/// One client's hold on a document.
-struct Unread(Arc<Document>);
-
-impl AsRef<[u8]> for Unread {
+impl AsRef<[u8]> for Document {
     fn as_ref(&self) -> &[u8] {
-        &self.0.text
+        &self.text
     }
 }
 
@@ -95,17 +92,17 @@ impl Documents {
             return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
         };
         let kind = [(header::CONTENT_TYPE, media_type)];
-        (kind, Bytes::from_owner(Unread(document))).into_response()
+        (kind, document).into_response()
     }
 
-    fn document(&self, sequence: u64, build: impl FnOnce() -> Vec<u8>) -> Option<Arc<Document>> {
+    fn document(&self, sequence: u64, build: impl FnOnce() -> Vec<u8>) -> Option<Bytes> {
         // Held while one is built, so that all who ask meanwhile share it.
         let mut latest = self.latest.lock();
         if latest.sequence == sequence
             && latest.built.elapsed() < SHARED_FOR
             && let Some(document) = &latest.document
         {
-            return Some(Arc::clone(document));
+            return Some(document.clone());
         }
         latest.document = None;
         if self.budget.available_permits() < latest.bytes as usize {
@@ -116,7 +113,7 @@ impl Documents {
         let unread = Arc::clone(&self.budget)
             .try_acquire_many_owned(bytes)
             .ok()?;
-        let document = Arc::new(Document {
+        let document = Bytes::from_owner(Document {
             text,
             _unread: unread,
         });
@@ -131,7 +128,7 @@ impl Documents {
             }
         });
         *latest = Latest {
-            document: Some(Arc::clone(&document)),
+            document: Some(document.clone()),
             bytes,
             built: now,
             sequence,
@@ -153,7 +150,7 @@ mod tests {
             let other = documents
                 .document(1, || unreachable!("it is shared"))
                 .unwrap();
-            assert!(Arc::ptr_eq(&first, &other));
+            assert_eq!(first.as_ptr(), other.as_ptr());
         }
         // Also after its readers are gone.
         drop(first);
@@ -161,9 +158,9 @@ mod tests {
             .document(1, || unreachable!("it is shared"))
             .unwrap();
         // A document of another change is another one; so is a later one of the same change.
-        assert_eq!(documents.document(2, || b"2".to_vec()).unwrap().text, b"2");
+        assert_eq!(documents.document(2, || b"2".to_vec()).unwrap(), "2");
         tokio::time::advance(SHARED_FOR).await;
-        assert_eq!(documents.document(2, || b"3".to_vec()).unwrap().text, b"3");
+        assert_eq!(documents.document(2, || b"3".to_vec()).unwrap(), "3");
         // Nothing is kept for clients that do not come.
         tokio::time::sleep(2 * SHARED_FOR).await;
         assert!(documents.latest.lock().document.is_none());

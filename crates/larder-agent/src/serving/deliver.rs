@@ -147,6 +147,7 @@ impl Job {
         }
         let tidied = self.tidy.then(|| self.tidy_directory(pod.uid));
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
+        let volumes = kinds.clone().filter_map(PartKind::volume);
         let parts = kinds
             .map(|kind| match kind {
                 PartKind::Volume(name, kind) => {
@@ -155,13 +156,6 @@ impl Job {
                 PartKind::Environment(name, _) => self.environment(&pod, name, observer.as_mut()),
             })
             .collect();
-        let volumes = self
-            .parts
-            .iter()
-            .filter_map(|&index| match &self.plan.parts[index].kind {
-                PartKind::Volume(name, _) => Some(name.as_str()),
-                PartKind::Environment(..) => None,
-            });
         JobReport {
             parts,
             tidied,
