@@ -34,7 +34,7 @@ use tracing::warn;
 
 use self::{
     build::Given,
-    node_pods::{ApiState, NodePods},
+    node_pods::NodePods,
     start::{finish_checkpoint, start_checkpoint, warn_of_exposed_secrets},
 };
 pub use self::{
@@ -130,12 +130,9 @@ impl Agent {
             ),
             metrics: self.pod_metrics,
             handle: self.handle,
-            ready: false,
             scan_due: true,
-            known: ApiState {
-                node: false,
-                incomplete: cluster.borrow().incomplete,
-            },
+            has_node: false,
+            incomplete: cluster.borrow().incomplete,
             cluster_state: self.cluster_state,
             contact,
             changed,

@@ -240,11 +240,6 @@ impl RootDir {
         CheckpointDir::in_open(self.directory(), self.path.join(CHECKPOINT))
     }
 
-    /// The path of the agent's local API.
-    pub fn socket(&self) -> PathBuf {
-        socket(&self.path)
-    }
-
     /// Opens the socket of the agent's local API, with mode 0600. A socket of an earlier agent is removed.
     ///
     /// # Errors
@@ -255,7 +250,7 @@ impl RootDir {
     ///
     /// Outside a tokio runtime.
     pub fn bind_socket(&self) -> Result<UnixListener, RootDirError> {
-        let path = self.socket();
+        let path = socket(&self.path);
         self.remove(SOCKET)?;
         // The only way to create a socket relative to a handle.
         let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());

@@ -28,25 +28,17 @@ pub(super) struct NodePods {
     pub(super) deleter: PodDeleter,
     pub(super) metrics: PodMetrics,
     pub(super) handle: AgentHandle,
-    /// All sources have reported.
-    pub(super) ready: bool,
     /// Whether to look for volumes of an earlier agent as soon as all sources have reported.
     pub(super) scan_due: bool,
-    pub(super) known: ApiState,
+    /// Whether the API server has the Node, as far as is known.
+    pub(super) has_node: bool,
+    /// Whether the API server may lack objects of an earlier run.
+    pub(super) incomplete: bool,
     pub(super) cluster_state: watch::Sender<ClusterState>,
     /// The API server's strongest answer about the pods.
     pub(super) contact: watch::Sender<ApiContact>,
     /// Changes whenever the pods may have changed.
     pub(super) changed: watch::Sender<()>,
-}
-
-/// The last known state of the API server.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ApiState {
-    /// Whether it has the Node.
-    pub(super) node: bool,
-    /// Whether it may lack objects of an earlier run.
-    pub(super) incomplete: bool,
 }
 
 impl NodePods {
@@ -60,7 +52,7 @@ impl NodePods {
     }
 
     /// Reports what keeps a source from seeing all its pods.
-    fn incomplete(&self, source: PodSource, problems: &[SourceProblem]) {
+    fn has_problems(&self, source: PodSource, problems: &[SourceProblem]) {
         let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
         for problem in &problems {
             warn!(%source, problem, "pod source is incomplete, keeping its last known pods");
@@ -121,20 +113,16 @@ impl NodePods {
 
     pub(super) fn cluster_changed(&mut self) {
         self.reconciler.cluster_changed();
-        let known = {
+        let (has_node, incomplete) = {
             let state = self.handle.node.inputs.cluster.borrow();
-            ApiState {
-                node: state.node.is_some(),
-                incomplete: state.incomplete,
-            }
+            (state.node.is_some(), state.incomplete)
         };
-        let before = mem::replace(&mut self.known, known);
-        if before.incomplete && !known.incomplete {
+        if mem::replace(&mut self.incomplete, incomplete) && !incomplete {
             info!("every manifest is readable or was removed, resuming removals");
             self.reconciler.any_object_changed();
             self.scan_due = true;
         }
-        if known.node && !before.node {
+        if !mem::replace(&mut self.has_node, has_node) && has_node {
             self.pods.begin_epoch();
         }
     }
@@ -153,7 +141,7 @@ impl NodePods {
                 PodAction::ApiStateChanged(uid) => {
                     self.handle.node.statuses.note_change(&uid);
                 }
-                PodAction::Problems(source, problems) => self.incomplete(source, &problems),
+                PodAction::Problems(source, problems) => self.has_problems(source, &problems),
             }
         }
     }
@@ -169,7 +157,6 @@ impl NodePods {
         let merge = self.pods.sources();
         {
             let mut sources = self.handle.sources.lock();
-            sources.ready = self.ready;
             sources.silent = merge.silent_sources().collect();
             sources.rejected = merge.waiting().map(|pod| pod.to_string()).collect();
         }
@@ -182,11 +169,14 @@ impl NodePods {
     /// Whether to look for volumes of an earlier agent now: all sources have reported for the first time, or the API
     /// server is complete again.
     pub(super) fn may_scan(&mut self) -> bool {
-        if !self.ready && self.pods.sources().all_sources_seen() {
-            self.ready = true;
+        if !self.handle.sources.lock().ready {
+            if !self.pods.sources().all_sources_seen() {
+                return false;
+            }
+            self.handle.sources.lock().ready = true;
             self.publish();
         }
-        self.ready && mem::take(&mut self.scan_due)
+        mem::take(&mut self.scan_due)
     }
 
     /// Removes the volumes that an earlier agent left of pods that were removed or have terminated. While the API
@@ -212,7 +202,7 @@ impl NodePods {
             let name = pod.name;
             let name = name.map(|(namespace, name)| ObjectKey::new(namespace, name));
             let shown = name.as_ref().map(tracing::field::display);
-            if self.known.incomplete {
+            if self.incomplete {
                 warn!(pod = shown, pod.uid = %uid, "{KEPT}");
                 self.reconciler.keep(&uid, name, KEPT);
             } else {
