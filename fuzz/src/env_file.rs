@@ -2,20 +2,16 @@
 
 use larder_projection::env_file_value;
 
-/// Reads an input. Returns whether it was accepted.
-pub fn run(input: &[u8]) -> bool {
+/// Reads an input; `None` if it is rejected.
+pub fn run(input: &[u8]) -> Option<()> {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);
     let (key, content) = input.split_at(end);
-    let Ok(key) = str::from_utf8(key) else {
-        return false;
-    };
-    let Ok(value) = env_file_value(content, key) else {
-        return false;
-    };
+    let key = str::from_utf8(key).ok()?;
+    let value = env_file_value(content, key).ok()?;
     if !value.is_empty() {
         assert!(!value.contains(&b'\''), "a value ends at its quote");
         let more = [content, b"\nbroken"].concat();
         assert_eq!(env_file_value(&more, key).as_deref(), Ok(&value[..]));
     }
-    true
+    Some(())
 }

@@ -1,10 +1,8 @@
 //! `$(VAR)` expansion: one pass; without `$$` and without known names a text stays as it is.
 
-/// Reads an input. Returns whether it names a variable.
-pub fn run(input: &[u8]) -> bool {
-    let Ok(text) = str::from_utf8(input) else {
-        return false;
-    };
+/// Reads an input; `None` if it names no variable.
+pub fn run(input: &[u8]) -> Option<()> {
+    let text = str::from_utf8(input).ok()?;
     let unknown = larder_projection::expand(text, |_| None);
     assert!(unknown.len() <= text.len());
     if !text.contains("$$") {
@@ -17,5 +15,5 @@ pub fn run(input: &[u8]) -> bool {
     });
     assert!(emptied.len() <= unknown.len());
     assert!(names.iter().all(|name| !name.contains(')')));
-    !names.is_empty()
+    (!names.is_empty()).then_some(())
 }

@@ -20,26 +20,24 @@ const MOST: usize = 32;
 /// Longest path or target.
 const MAX_PATH: usize = 200;
 
-/// Reads an input. Returns whether git accepts the tree.
-pub fn run(input: &[u8]) -> bool {
+/// Reads an input; `None` if git rejects the tree.
+pub fn run(input: &[u8]) -> Option<()> {
     thread_local!(static REPOSITORY: TempDir = repository().expect("git makes a repository"));
     REPOSITORY.with(|repository| {
         let root = repository.path();
-        let Some(revision) = commit(root, input) else {
-            return false;
-        };
+        let revision = commit(root, input)?;
         let path = root.join(DIRECTORY);
         let found = larder_cli::manifests_of_revision(&path, &revision);
         let found = found.expect("git has the revision");
         let mut errors = found.errors.iter().map(ToString::to_string);
         // Reading from disk has no such bound.
         if errors.any(|error| error.contains("have led through too many directories")) {
-            return true;
+            return Some(());
         }
         let mut loader = Loader::new("default").recursive(true);
         loader.path(&path);
         assert_eq!(seen(&found), seen(&loader.finish()));
-        true
+        Some(())
     })
 }
 
@@ -52,15 +50,11 @@ fn repository() -> io::Result<TempDir> {
 /// The output of git in `root`, if it succeeds.
 fn git(root: &Path, args: &[&str]) -> Option<String> {
     let mut git = Command::new("git");
-    git.current_dir(root).args([
-        "-c",
-        "core.protectNTFS=false",
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t",
-    ]);
-    git.env("GIT_CONFIG_GLOBAL", "/dev/null").args(args);
+    git.current_dir(root).env("GIT_CONFIG_GLOBAL", "/dev/null");
+    for setting in ["core.protectNTFS=false", "user.name=t", "user.email=t"] {
+        git.args(["-c", setting]);
+    }
+    git.args(args);
     let output = git.output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     output.status.success().then(|| text.trim().to_owned())

@@ -4,14 +4,10 @@ use std::path::{Component, Path};
 
 use larder_projection::VolumePath;
 
-/// Reads an input. Returns whether it was accepted.
-pub fn run(input: &[u8]) -> bool {
-    let Ok(text) = str::from_utf8(input) else {
-        return false;
-    };
-    let Ok(path) = VolumePath::parse(text) else {
-        return false;
-    };
+/// Reads an input; `None` if it is rejected.
+pub fn run(input: &[u8]) -> Option<()> {
+    let text = str::from_utf8(input).ok()?;
+    let path = VolumePath::parse(text).ok()?;
     let clean = path.as_str();
     let is_name = |component| matches!(component, Component::Normal(_));
     assert!(Path::new(clean).components().all(is_name));
@@ -21,5 +17,5 @@ pub fn run(input: &[u8]) -> bool {
             .all(|element| !matches!(element, "" | "." | ".."))
     );
     assert_eq!(VolumePath::parse(clean).as_ref(), Ok(&path));
-    true
+    Some(())
 }

@@ -11,11 +11,9 @@ use larder_projection::{
     fs_group, memory_limit, mounts, nested_mount_points, pod_volumes, project,
 };
 
-/// Reads an input. Returns whether a document of it was accepted.
-pub fn run(input: &[u8]) -> bool {
-    let Ok(text) = str::from_utf8(input) else {
-        return false;
-    };
+/// Reads an input; `None` if every document of it is rejected.
+pub fn run(input: &[u8]) -> Option<()> {
+    let text = str::from_utf8(input).ok()?;
     let mut loader = Loader::new("default");
     loader.text("fuzz", text);
     let manifests = loader.finish();
@@ -76,5 +74,5 @@ pub fn run(input: &[u8]) -> bool {
             }
         }
     }
-    is_accepted
+    is_accepted.then_some(())
 }

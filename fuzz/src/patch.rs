@@ -1,44 +1,35 @@
 //! Patches sent to the embedded API server: the first byte chooses the type of the patch, the second the object.
 
-use std::cell::OnceCell;
-
 use http::Request;
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
-use larder_apiserver::{ApiKind, ApiServer, Options};
+use larder_apiserver::ApiKind;
 use serde_json::Value;
 
-use crate::block_on;
+use crate::{block_on, server};
 
 const CONFIG_MAP: &str =
     r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"o"},"data":{"a":"1"}}"#;
 const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"o","labels":{"a/b":"c"},"finalizers":["a/b"]},
     "spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"}]}],"volumes":[{"name":"v","emptyDir":{}}]}}"#;
 
-/// Reads an input. Returns whether the server took it.
-pub fn run(input: &[u8]) -> bool {
+/// Reads an input; `None` if the server does not take it.
+pub fn run(input: &[u8]) -> Option<()> {
     let &[media_type, object, ref patch @ ..] = input else {
-        return false;
+        return None;
     };
     let media_type = match media_type {
         b'j' => "application/json-patch+json",
         b'm' => "application/merge-patch+json",
         b's' => "application/strategic-merge-patch+json",
-        _ => return false,
+        _ => return None,
     };
     let (kind, resource, object) = match object {
         b'c' => (ApiKind::ConfigMap, "configmaps", CONFIG_MAP),
         b'p' => (ApiKind::Pod, "pods", POD),
-        _ => return false,
+        _ => return None,
     };
-    thread_local! {
-        static SERVER: OnceCell<ApiServer> = const { OnceCell::new() };
-    }
-    let server = SERVER.with(|server| {
-        let server = server.get_or_init(|| ApiServer::new(Options::default()));
-        // Nothing stays from the input before.
-        server.emptied().expect("the machine gives random numbers")
-    });
+    let server = server();
     let object: Value = serde_json::from_str(object).expect("the object is JSON");
     server.apply(&object).expect("the object is valid");
     block_on(async {
@@ -53,7 +44,7 @@ pub fn run(input: &[u8]) -> bool {
         }
         let stored = server.get(kind, "default", "o").unwrap_or_default();
         assert_eq!(stored["metadata"]["name"], "o", "{stored}");
-        status == 200
+        (status == 200).then_some(())
     })
 }
 

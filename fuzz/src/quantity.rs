@@ -2,19 +2,15 @@
 
 use larder_objects::Quantity;
 
-/// Reads an input. Returns whether it was accepted.
-pub fn run(input: &[u8]) -> bool {
-    let Ok(text) = str::from_utf8(input) else {
-        return false;
-    };
-    let Ok(quantity) = text.parse::<Quantity>() else {
-        return false;
-    };
+/// Reads an input; `None` if it is rejected.
+pub fn run(input: &[u8]) -> Option<()> {
+    let text = str::from_utf8(input).ok()?;
+    let quantity = text.parse::<Quantity>().ok()?;
     assert_eq!(quantity.is_zero(), quantity.value() == 0);
     assert_eq!(quantity.is_zero(), quantity.milli_value() == 0);
     let is_negative = text.trim_matches(' ').starts_with('-');
     assert!(quantity.is_zero() || (quantity.value() < 0) == is_negative);
     assert!(quantity.milli_value().unsigned_abs() >= quantity.value().unsigned_abs());
     let _ = larder_objects::canonical_quantity(text);
-    true
+    Some(())
 }

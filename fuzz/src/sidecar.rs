@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, path::Component};
 
-/// Reads an input. Returns whether it was accepted.
-pub fn run(input: &[u8]) -> bool {
-    let Ok(text) = str::from_utf8(input) else {
-        return false;
-    };
+/// Reads an input; `None` if it is rejected.
+pub fn run(input: &[u8]) -> Option<()> {
+    let text = str::from_utf8(input).ok()?;
     let (variables, annotation) = text.split_once("\n\n").unwrap_or((text, ""));
     let variables: BTreeMap<_, _> = variables
         .lines()
@@ -26,15 +24,13 @@ pub fn run(input: &[u8]) -> bool {
                     "{mistake:?} names no variable"
                 );
             }
-            return false;
+            return None;
         }
     };
     let places = &settings.files;
     let folder = places.directory(None);
     assert!(folder.is_ok_and(|folder| places.contains(&folder)));
-    let Ok(directory) = places.directory(Some(annotation)) else {
-        return false;
-    };
+    let directory = places.directory(Some(annotation)).ok()?;
     assert!(places.contains(&directory), "{}", directory.display());
     let is_clean = |part| matches!(part, Component::RootDir | Component::Normal(_));
     assert!(
@@ -42,5 +38,5 @@ pub fn run(input: &[u8]) -> bool {
         "{}",
         directory.display()
     );
-    true
+    Some(())
 }

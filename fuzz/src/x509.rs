@@ -5,8 +5,8 @@ use larder_objects::{
     x509::{Certificate, PublicKey, requested_key},
 };
 
-/// Reads an input. Returns whether it, or a block of it, was accepted.
-pub fn run(input: &[u8]) -> bool {
+/// Reads an input; `None` if it is rejected, and every block of it.
+pub fn run(input: &[u8]) -> Option<()> {
     let mut is_accepted = check(input);
     let text = str::from_utf8(input).unwrap_or_default();
     for block in &pem::blocks(text) {
@@ -15,7 +15,7 @@ pub fn run(input: &[u8]) -> bool {
         let again = pem::blocks(&text);
         assert_eq!((again.len(), &again[0].der), (1, &block.der));
     }
-    is_accepted
+    is_accepted.then_some(())
 }
 
 fn check(der: &[u8]) -> bool {

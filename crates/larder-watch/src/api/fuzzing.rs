@@ -15,7 +15,7 @@ pub async fn list<T: Target>(client: kube::Client, target: &T) -> Result<T::Stat
     Ok(listed.state)
 }
 
-/// Reads a watch of the target to its end: the kind of each event, and the object of a change.
+/// Reads a watch of the target to its end: the object of each change, and why an event is unreadable.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ pub async fn list<T: Target>(client: kube::Client, target: &T) -> Result<T::Stat
 pub async fn watch<T: Target>(
     client: kube::Client,
     target: T,
-    mut seen: impl FnMut(&'static str, Option<T::Item>),
+    mut seen: impl FnMut(Result<Option<T::Item>, RequestError>),
 ) -> Result<(), RequestError> {
     let watch = Watch {
         initial_events: true,
@@ -32,17 +32,13 @@ pub async fn watch<T: Target>(
     };
     let mut events = Api::new(client).watch(target, &watch).await?;
     while let Some(event) = poll_fn(|context| events.poll_next(context)).await {
-        match event? {
-            WatchEvent::Changed(item) => seen("changed", Some(item)),
-            WatchEvent::Deleted(..) => seen("deleted", None),
-            WatchEvent::Bookmark {
-                initial_events_end, ..
-            } if initial_events_end => seen("end of initial events", None),
-            WatchEvent::Bookmark { .. } => seen("bookmark", None),
-            WatchEvent::Error(_) => seen("error", None),
-            WatchEvent::UnreadableItem(_) => seen("unreadable item", None),
-            WatchEvent::UnreadableFrame(_) => seen("unreadable frame", None),
-        }
+        seen(match event? {
+            WatchEvent::Changed(item) => Ok(Some(item)),
+            WatchEvent::UnreadableItem(error) | WatchEvent::UnreadableFrame(error) => Err(error),
+            WatchEvent::Deleted(..) | WatchEvent::Bookmark { .. } | WatchEvent::Error(_) => {
+                Ok(None)
+            }
+        });
     }
     Ok(())
 }
