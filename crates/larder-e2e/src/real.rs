@@ -149,10 +149,9 @@ impl RealServer {
     /// The audit log cannot be read.
     pub fn watches_of(&self, user_agent: &str) -> anyhow::Result<usize> {
         let events = self.audit_events()?.into_iter();
-        let watches = events.filter(|event| event.verb == "watch");
-        Ok(watches
-            .filter(|event| event.user_agent.starts_with(user_agent))
-            .count())
+        let watches = events.filter(|event| event.text("/verb") == "watch");
+        let own = watches.filter(|event| event.text("/userAgent").starts_with(user_agent));
+        Ok(own.count())
     }
 
     /// Sets the tokens that the API server accepts from its next start on.
@@ -220,11 +219,11 @@ impl RealServer {
 
     pub(crate) fn node_requests(&self) -> anyhow::Result<Vec<NodeRequest>> {
         let events = self.audit_events()?.into_iter();
-        let of_node = events.filter(|event| event.user.username == node_user());
+        let of_node = events.filter(|event| event.text(USER) == node_user());
         let served = of_node.map(|event| NodeRequest {
-            at: event.request_received_timestamp,
-            verb: event.verb,
-            uri: event.request_uri,
+            at: event.at(),
+            verb: event.text("/verb"),
+            uri: event.text("/requestURI"),
         });
         let mut requests: Vec<_> = served.collect();
         for busy in &self.busy {
@@ -240,8 +239,8 @@ impl RealServer {
     ///
     /// The audit log cannot be read.
     pub fn status_patches(&self) -> anyhow::Result<Vec<StatusPatch>> {
-        let events = self.audit_events()?.into_iter();
-        let mut patches: Vec<_> = events.filter_map(AuditEvent::status_patch).collect();
+        let events = self.audit_events()?;
+        let mut patches: Vec<_> = events.iter().filter_map(AuditEvent::status_patch).collect();
         patches.sort_by_key(|patch| patch.at);
         Ok(patches)
     }
@@ -254,9 +253,10 @@ impl RealServer {
     /// The audit log cannot be read.
     pub fn deeds_of_account(&self) -> anyhow::Result<BTreeSet<(String, String)>> {
         let events = self.audit_events()?.into_iter();
-        let of_account = events.filter(|event| event.user.username == ACCOUNT);
-        Ok(of_account
-            .filter_map(|event| Some((event.verb, event.object_ref?.qualified())))
+        let of_account = events.filter(|event| event.text(USER) == ACCOUNT);
+        let of_objects = of_account.filter(|event| event.0.get("objectRef").is_some());
+        Ok(of_objects
+            .map(|event| (event.text("/verb"), event.resource()))
             .collect())
     }
 
@@ -392,70 +392,50 @@ fn node_user() -> String {
     format!("system:node:{NODE}")
 }
 
-/// The fields of an event of `audit.k8s.io/v1` that are read.
+/// In an event: who has sent the request.
+const USER: &str = "/user/username";
+
+/// An event of `audit.k8s.io/v1`.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AuditEvent {
-    request_received_timestamp: Timestamp,
-    verb: String,
-    #[serde(rename = "requestURI")]
-    request_uri: String,
-    user: AuditUser,
-    #[serde(default)]
-    user_agent: String,
-    object_ref: Option<AuditObject>,
-    request_object: Option<Value>,
-    response_status: Option<AuditStatus>,
-}
+struct AuditEvent(Value);
 
 impl AuditEvent {
-    fn status_patch(self) -> Option<StatusPatch> {
-        let object = self.object_ref?;
-        if self.verb != "patch" || object.resource != "pods" || object.subresource != "status" {
-            return None;
-        }
-        Some(StatusPatch {
-            at: self.request_received_timestamp,
-            user: self.user.username,
-            user_agent: self.user_agent,
-            namespace: object.namespace,
-            pod: object.name,
-            body: self.request_object?,
-            code: self.response_status?.code,
-        })
+    /// What the pointer leads to; empty if there is no such text.
+    fn text(&self, pointer: &str) -> String {
+        let text = self.0.pointer(pointer).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
     }
-}
 
-#[derive(Deserialize)]
-struct AuditUser {
-    username: String,
-}
+    fn at(&self) -> Timestamp {
+        let time = self.text("/requestReceivedTimestamp").parse();
+        time.expect("every event has its time")
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct AuditObject {
-    api_group: String,
-    resource: String,
-    subresource: String,
-    namespace: String,
-    name: String,
-}
-
-impl AuditObject {
-    fn qualified(self) -> String {
-        let mut name = self.resource;
-        for (mark, part) in [("/", self.subresource), (".", self.api_group)] {
+    /// As in `pods/status` and `leases.coordination.k8s.io`.
+    fn resource(&self) -> String {
+        let mut name = self.text("/objectRef/resource");
+        for (mark, field) in [("/", "subresource"), (".", "apiGroup")] {
+            let part = self.text(&format!("/objectRef/{field}"));
             if !part.is_empty() {
                 name = format!("{name}{mark}{part}");
             }
         }
         name
     }
-}
 
-#[derive(Deserialize)]
-struct AuditStatus {
-    code: u16,
+    fn status_patch(&self) -> Option<StatusPatch> {
+        let is_one = self.text("/verb") == "patch" && self.resource() == "pods/status";
+        let body = self.0.get("requestObject").filter(|_| is_one)?;
+        Some(StatusPatch {
+            at: self.at(),
+            user: self.text(USER),
+            user_agent: self.text("/userAgent"),
+            namespace: self.text("/objectRef/namespace"),
+            pod: self.text("/objectRef/name"),
+            body: body.clone(),
+            code: self.0["responseStatus"]["code"].as_u64()?,
+        })
+    }
 }
 
 /// An answered patch of the status of a pod.
@@ -474,7 +454,7 @@ pub struct StatusPatch {
     /// The patch.
     pub body: Value,
     /// HTTP status of the answer.
-    pub code: u16,
+    pub code: u64,
 }
 
 /// How long a start may take; a real server needs some seconds for its bootstrap hooks.
