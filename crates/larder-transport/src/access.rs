@@ -25,13 +25,11 @@ const DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The known state of access.
-#[derive(Debug)]
 pub(super) struct Access {
     state: AccessState,
     backoff: ConnectBackoff,
 }
 
-#[derive(Debug)]
 enum AccessState {
     /// As far as is known, the credentials are accepted.
     Granted,

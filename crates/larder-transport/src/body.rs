@@ -64,20 +64,21 @@ impl http_body::Body for Body {
         let this = &mut *self;
         let connection = &this.permit.connection;
         match &mut this.incoming {
-            Incoming::Http2(stream) => match ready!(stream.poll_data(cx)) {
-                Some(Ok(data)) => {
-                    // The server may send as many bytes again.
-                    match stream.flow_control().release_capacity(data.len()) {
-                        Ok(()) => Poll::Ready(Some(Ok(Frame::data(data)))),
-                        Err(error) => Poll::Ready(Some(Err(connection.http2_error(error)))),
-                    }
-                }
-                Some(Err(error)) => Poll::Ready(Some(Err(connection.http2_error(error)))),
-                None => match ready!(stream.poll_trailers(cx)) {
-                    Ok(trailers) => Poll::Ready(trailers.map(|map| Ok(Frame::trailers(map)))),
-                    Err(error) => Poll::Ready(Some(Err(connection.http2_error(error)))),
-                },
-            },
+            Incoming::Http2(stream) => {
+                let frame = match ready!(stream.poll_data(cx)) {
+                    Some(data) => data.and_then(|data| {
+                        // The server may send as many bytes again.
+                        stream.flow_control().release_capacity(data.len())?;
+                        Ok(Some(Frame::data(data)))
+                    }),
+                    None => ready!(stream.poll_trailers(cx)).map(|map| map.map(Frame::trailers)),
+                };
+                Poll::Ready(
+                    frame
+                        .map_err(|error| connection.http2_error(error))
+                        .transpose(),
+                )
+            }
             Incoming::Http1(incoming) => Pin::new(incoming)
                 .poll_frame(cx)
                 .map_err(|error| connection.http1_error(error)),

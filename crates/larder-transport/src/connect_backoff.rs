@@ -7,7 +7,6 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 
 /// Doubling delays between failed attempts. Jitter keeps nodes that lost the same server from returning together.
-#[derive(Debug)]
 pub(super) struct ConnectBackoff {
     delays: Backoff,
     random: fastrand::Rng,

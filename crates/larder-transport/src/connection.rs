@@ -32,7 +32,6 @@ pub(super) use self::send::SendError;
 use super::{Config, Error, Lane, Metrics, Protocol, StreamError, dial::Dialed};
 
 /// The state that the pool, the driver and the streams of a connection share.
-#[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) lane: Lane,
@@ -50,7 +49,7 @@ pub(super) struct Connection {
     metrics: Metrics,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ConnectionState {
     /// No new streams: GOAWAY, renewed credentials, or broken.
     closing: bool,
@@ -62,7 +61,7 @@ struct ConnectionState {
 }
 
 /// What the responses on a connection have shown since the pool looked last.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct ConnectionEvents {
     /// The first response has arrived.
     pub(super) answered: bool,
@@ -84,15 +83,6 @@ enum Sender {
     Http2(h2::client::SendRequest<Bytes>),
     /// `None` while a request uses it.
     Http1(Mutex<Option<http1::SendRequest<Full<Bytes>>>>),
-}
-
-impl std::fmt::Debug for Sender {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Http2(_) => "Http2",
-            Self::Http1(_) => "Http1",
-        })
-    }
 }
 
 /// The future that must be polled for a connection to live. It ends with the connection.
@@ -258,7 +248,6 @@ impl Connection {
 }
 
 /// One stream of a connection, reserved until the response's body is dropped.
-#[derive(Debug)]
 #[must_use = "dropping it releases the stream"]
 pub(super) struct StreamPermit {
     pub(super) connection: Arc<Connection>,

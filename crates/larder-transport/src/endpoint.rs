@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Host, port and scheme of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Endpoint {
     /// `HOST:PORT`, for errors and logs.
     pub(crate) name: Arc<str>,

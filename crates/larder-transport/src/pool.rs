@@ -39,7 +39,6 @@ use super::{
 };
 
 /// A request for a stream.
-#[derive(Debug)]
 pub(super) struct Reservation {
     pub(super) lane: Lane,
     pub(super) reply: oneshot::Sender<Result<StreamPermit, Error>>,
@@ -48,7 +47,6 @@ pub(super) struct Reservation {
 /// The connections that exist, for status reports.
 pub(super) type Live = Arc<Mutex<Vec<Arc<Connection>>>>;
 
-#[derive(Debug)]
 pub(super) struct Pool {
     server: Arc<Endpoint>,
     config: Arc<Config>,
@@ -196,18 +194,13 @@ impl Pool {
                 }
             }
             Pass::One => {
-                let ready = |lane: &&LaneState| lane.can_serve();
-                let Some(lane) = [&self.requests, &self.watches]
-                    .into_iter()
-                    .find(ready)
-                    .map(|lane| lane.lane)
-                else {
-                    return self.dial_if_needed(now);
-                };
-                let probe = self.access.probe(now);
-                self.lane(lane).serve_one(Some(probe));
-                // For the deadline of the probe, or because it was canceled.
-                return self.serve(now);
+                let ready = self.lanes().into_iter().find(|lane| lane.can_serve());
+                if let Some(lane) = ready.map(|lane| lane.lane) {
+                    let probe = self.access.probe(now);
+                    self.lane(lane).serve_one(Some(probe));
+                    // For the deadline of the probe, or because it was canceled.
+                    return self.serve(now);
+                }
             }
             Pass::Wait(until) => return Some(until),
             Pass::Refuse => {

@@ -47,7 +47,6 @@ impl Default for RateLimit {
 }
 
 /// The token bucket of a transport.
-#[derive(Debug)]
 pub(super) struct Limiter(Mutex<TokenBucket>);
 
 impl Limiter {

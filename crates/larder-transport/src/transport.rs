@@ -1,6 +1,7 @@
 //! The public interface of the transport: a service that sends requests, and the state of its connections.
 
 use std::{
+    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -141,7 +142,7 @@ pub struct ConnectionStatus {
 /// Handle to the connections of one API server, and a service that sends requests over them. Clones share all state.
 ///
 /// Requests must carry an absolute URL, which `kube::Client` sees to. Their bodies are sent from memory.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Transport {
     handle: Handle,
 }
@@ -149,7 +150,6 @@ pub struct Transport {
 /// Keeps the worker running.
 pub(crate) type Handle = Arc<TransportInner>;
 
-#[derive(Debug)]
 pub(crate) struct TransportInner {
     server: Arc<str>,
     reservations: mpsc::UnboundedSender<Reservation>,
@@ -160,6 +160,12 @@ pub(crate) struct TransportInner {
     metrics: Metrics,
     /// Holds the worker, which is aborted when this is dropped.
     _worker: JoinSet<()>,
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Transport").field(&self.server()).finish()
+    }
 }
 
 impl Transport {

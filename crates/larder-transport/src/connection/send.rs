@@ -56,10 +56,7 @@ impl StreamPermit {
     ) -> Result<Response<Body>, SendError> {
         let connection = Arc::clone(&self.connection);
         let failed = |error: h2::Error| connection.failed(error);
-        let mut request = Request::new(());
-        *request.method_mut() = head.method.clone();
-        *request.uri_mut() = head.uri.clone();
-        *request.headers_mut() = head.headers.clone();
+        let mut request = Request::from_parts(head.clone(), ());
         if !body.is_empty() {
             request
                 .headers_mut()
@@ -149,9 +146,7 @@ impl Connection {
 
 /// For HTTP/1.1: the path in the request line, the host in a header.
 fn http1_request(head: &request::Parts, body: Bytes) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(body));
-    *request.method_mut() = head.method.clone();
-    *request.headers_mut() = head.headers.clone();
+    let mut request = Request::from_parts(head.clone(), Full::new(body));
     let path = head.uri.path_and_query().cloned();
     *request.uri_mut() = path.map_or_else(http::Uri::default, http::Uri::from);
     if let Some(authority) = head.uri.authority()

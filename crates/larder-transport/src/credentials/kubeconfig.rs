@@ -15,7 +15,7 @@ use crate::setup_error::KubeconfigError;
 const MAX_NAMED: usize = 20;
 
 /// A kubeconfig.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct Kubeconfig {
     clusters: Option<Vec<Named<Cluster>>>,
@@ -25,7 +25,7 @@ pub(super) struct Kubeconfig {
 }
 
 /// An entry of a list: `name`, and the value under a key that depends on the list.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 struct Named<T> {
     #[serde(default)]
     name: String,
@@ -38,7 +38,7 @@ struct Named<T> {
     value: Option<T>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Context {
     cluster: String,
@@ -47,7 +47,7 @@ struct Context {
 }
 
 /// A cluster; fields as in the file.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct Cluster {
     pub(super) server: Option<SecretText>,
@@ -68,14 +68,8 @@ pub(super) struct Extension {
     pub(super) extension: serde_json::Value,
 }
 
-impl std::fmt::Debug for Extension {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Extension")
-    }
-}
-
 /// A user; fields as in the file.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct AuthInfo {
     pub(super) username: Option<SecretText>,
@@ -100,7 +94,7 @@ pub(super) struct AuthInfo {
 }
 
 /// The provider of older configurations; its settings depend on its name.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct AuthProvider {
     pub(super) name: String,
@@ -108,7 +102,7 @@ pub(super) struct AuthProvider {
 }
 
 /// An exec plugin.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Exec {
     pub(super) api_version: Option<String>,
@@ -120,14 +114,13 @@ pub(super) struct Exec {
 }
 
 /// A variable of a plugin's environment.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize)]
 pub(super) struct Variable {
     pub(super) name: String,
     pub(super) value: SecretText,
 }
 
 /// The parts of a kubeconfig that the chosen context references.
-#[derive(Debug)]
 pub(super) struct Selected {
     pub(super) cluster: Cluster,
     pub(super) user: AuthInfo,
@@ -292,7 +285,7 @@ mod tests {
             ),
             (deep, "line 1: too complex, or YAML anchors are used"),
         ] {
-            let error = Kubeconfig::parse(&text).unwrap_err();
+            let error = Kubeconfig::parse(&text).err().unwrap();
             assert_eq!(error.to_string(), expected, "{text}");
             assert!(!format!("{error:?}").contains(CANARY), "{error:?}");
         }
@@ -302,7 +295,7 @@ mod tests {
     fn a_context_must_lead_to_a_cluster() {
         let select = |text: &str| {
             let selected = Kubeconfig::parse(text).unwrap().select(None);
-            selected.unwrap_err().to_string()
+            selected.err().unwrap().to_string()
         };
         assert_eq!(select(""), "no current context");
         assert_eq!(select("current-context: a"), "the context is missing");
@@ -312,7 +305,7 @@ mod tests {
         );
         let file = Kubeconfig::parse("contexts: [{name: a, context: {cluster: c}}, {name: b}]");
         assert_eq!(
-            file.unwrap().select(Some("c")).unwrap_err().to_string(),
+            file.unwrap().select(Some("c")).err().unwrap().to_string(),
             r#"no context "c"; its contexts are ["a", "b"]"#
         );
     }

@@ -8,7 +8,7 @@
 //! 1. Arguments, environment and output of a plugin reach no error.
 //! 2. A plugin is killed, with the processes of its group, when its answer is late, too long or no longer needed.
 
-use std::{fmt, process::Stdio, time::Duration};
+use std::{process::Stdio, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::HeaderValue;
@@ -50,14 +50,6 @@ pub(super) struct Plugin {
     cluster: Option<Value>,
 }
 
-impl fmt::Debug for Plugin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plugin")
-            .field("name", &self.name())
-            .finish_non_exhaustive()
-    }
-}
-
 /// The credentials from a plugin.
 #[derive(Clone)]
 pub(super) struct Issued {
@@ -91,14 +83,6 @@ impl Expiry {
 impl Issued {
     pub(super) fn is_renewal_due(&self, now: Instant) -> bool {
         self.expiry.is_some_and(|expiry| expiry.renew_at <= now)
-    }
-}
-
-impl fmt::Debug for Issued {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issued")
-            .field("expiry", &self.expiry)
-            .finish_non_exhaustive()
     }
 }
 

@@ -1,13 +1,13 @@
 //! Credentials in memory.
 
-use std::{fmt, ops::Deref};
+use std::ops::Deref;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::HeaderValue;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-/// Text that is wiped when it is dropped and that `Debug` does not show.
+/// Text that is wiped when it is dropped, and has no `Debug`.
 #[derive(Clone, Deserialize)]
 #[serde(from = "String")]
 pub(super) struct SecretText(Zeroizing<String>);
@@ -23,12 +23,6 @@ impl Deref for SecretText {
 
     fn deref(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretText")
     }
 }
 

@@ -187,12 +187,7 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
 ///
 /// The system trusts no authority.
 pub(crate) fn system_tls() -> Result<rustls::ClientConfig, SetupError> {
-    let settings = TlsSettings {
-        authority: None,
-        accept_invalid_certs: false,
-        identity: None,
-    };
-    settings.load(None)
+    TlsSettings::default().load(None)
 }
 
 /// The configuration of a pod, whose service account is mounted at `directory`.
@@ -232,8 +227,7 @@ fn service_account(directory: &Path, server: &str) -> Result<Settings, SetupErro
         headers: Vec::new(),
         tls: TlsSettings {
             authority: Some(Material::File(directory.join("ca.crt"))),
-            accept_invalid_certs: false,
-            identity: None,
+            ..TlsSettings::default()
         },
         user: User::TokenFile(directory.join("token")),
     })

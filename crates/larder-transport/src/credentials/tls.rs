@@ -50,7 +50,7 @@ pub(super) struct Identity {
 }
 
 /// Everything that TLS depends on, not yet read.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct TlsSettings {
     /// The authorities that may sign the server's certificate; `None` stands for those that the system trusts.
     pub(super) authority: Option<Material>,

@@ -19,7 +19,6 @@ use crate::credentials::{Check, Credentials};
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The checks of one transport's credentials.
-#[derive(Debug)]
 pub(super) struct CredentialChecks {
     credentials: Arc<Credentials>,
     interval: Duration,

@@ -17,7 +17,6 @@ const PARALLEL_DIALS: usize = 4;
 const REQUEST_STREAMS: usize = 8;
 
 /// Connections and waiting requests of one lane.
-#[derive(Debug)]
 pub(super) struct LaneState {
     pub(super) lane: Lane,
     pub(super) members: Vec<Member>,
@@ -28,7 +27,6 @@ pub(super) struct LaneState {
 }
 
 /// A connection in the pool.
-#[derive(Debug)]
 pub(super) struct Member {
     pub(super) connection: Arc<Connection>,
     pub(super) driver: AbortHandle,
