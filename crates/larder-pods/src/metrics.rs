@@ -106,8 +106,7 @@ impl Collector for PodMetrics {
         for (name, help, values) in gauges {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (labels, value) in values {
-                let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-                value.encode(metric.encode_family(&labels)?)?;
+                ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
             }
         }
         let help = "Pods that reappeared under the UID of a terminating pod";

@@ -4,7 +4,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -14,13 +14,7 @@ use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{
-        TypedMetric,
-        counter::{ConstCounter, Counter},
-        family::Family,
-        gauge::{ConstGauge, Gauge},
-        histogram::Histogram,
-    },
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
 
@@ -156,67 +150,39 @@ impl fmt::Debug for Managers {
 impl Collector for Managers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let managers: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
-        let counts: Vec<_> = managers.iter().map(|manager| manager.count()).collect();
-
         let objects = Family::<Labels<2>, Gauge>::default();
-        for count in &counts {
-            let kind = count.kind;
+        let references = Family::<Labels<1>, Gauge>::default();
+        let oldest = Family::<Labels<1>, Gauge<f64, AtomicU64>>::default();
+        let hits = Family::<Labels<1>, Counter>::default();
+        for count in managers.iter().map(|manager| manager.count()) {
+            let of_state = |state| [("kind", count.kind), ("state", state)];
             for state in ObjectState::NAMES {
-                drop(objects.get_or_create(&[("kind", kind), ("state", state)]));
+                drop(objects.get_or_create(&of_state(state)));
             }
+            let of_kind = of_kind(count.kind);
+            let (references, oldest) = (
+                references.get_or_create(&of_kind),
+                oldest.get_or_create(&of_kind),
+            );
             for object in &count.objects {
-                let state = object.state.as_str();
                 objects
-                    .get_or_create(&[("kind", kind), ("state", state)])
+                    .get_or_create(&of_state(object.state.as_str()))
                     .inc();
+                references.inc_by(i64::try_from(object.references).unwrap_or(i64::MAX));
+                oldest.set(oldest.get().max(object.age.as_secs_f64()));
             }
+            hits.get_or_create(&of_kind).inc_by(count.hits);
         }
-        let help = "Referenced objects by state";
-        let metric = encoder.encode_descriptor("objects", help, None, objects.metric_type())?;
-        objects.encode(metric)?;
-
-        let by_kind = |value: fn(&Count) -> f64| {
-            let counts = counts.iter();
-            counts.map(move |count| (count.kind, value(count)))
+        let mut encode = |name, help, unit: Option<Unit>, metric: &dyn EncodeMetric| {
+            let kind = metric.metric_type();
+            metric.encode(encoder.encode_descriptor(name, help, unit.as_ref(), kind)?)
         };
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a count above 2^53 may be off by one"
-        )]
-        let gauges = [
-            (
-                "references",
-                "References of registered pods to objects",
-                None,
-                by_kind(|count| {
-                    let references = count.objects.iter().map(|object| object.references);
-                    references.sum::<usize>() as f64
-                }),
-            ),
-            (
-                "oldest_data",
-                "Longest time for which an object may have changed unnoticed",
-                Some(Unit::Seconds),
-                by_kind(|count| {
-                    let ages = count.objects.iter().map(|object| object.age);
-                    ages.max().unwrap_or_default().as_secs_f64()
-                }),
-            ),
-        ];
-        for (name, help, unit, values) in gauges {
-            let kind = ConstGauge::<f64>::TYPE;
-            let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
-            for (kind, value) in values {
-                ConstGauge::new(value).encode(metric.encode_family(&of_kind(kind))?)?;
-            }
-        }
+        encode("objects", "Referenced objects by state", None, &objects)?;
+        let help = "References of registered pods to objects";
+        encode("references", help, None, &references)?;
+        let help = "Longest time for which an object may have changed unnoticed";
+        encode("oldest_data", help, Some(Unit::Seconds), &oldest)?;
         let help = "Reads that were answered at once from memory";
-        let kind = ConstCounter::<u64>::TYPE;
-        let mut metric = encoder.encode_descriptor("cache_hits", help, None, kind)?;
-        for count in &counts {
-            let kind = count.kind;
-            ConstCounter::new(count.hits).encode(metric.encode_family(&of_kind(kind))?)?;
-        }
-        Ok(())
+        encode("cache_hits", help, None, &hits)
     }
 }
