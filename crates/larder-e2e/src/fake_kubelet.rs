@@ -29,7 +29,6 @@ mod volumes;
 mod worker;
 
 use std::{
-    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -67,6 +66,7 @@ const LISTING_PERIOD: Duration = Duration::from_secs(1);
 
 /// The settings of a kubelet.
 #[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "a clock has none")]
 #[non_exhaustive]
 pub struct KubeletOptions {
     /// Name of its node.
@@ -101,16 +101,8 @@ impl KubeletOptions {
     }
 }
 
-impl fmt::Debug for KubeletOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeletOptions")
-            .field("node", &self.node)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A running kubelet.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "a client has none")]
 pub struct FakeKubelet {
     kubelet: Arc<KubeletContext>,
     /// The process; empty while it is down.
@@ -136,7 +128,7 @@ struct KubeletContext {
 }
 
 /// The faults from now on.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct KubeletFaults {
     /// Delay of objects, in addition to the time through the API server.
     object_lag: Duration,
@@ -144,14 +136,6 @@ struct KubeletFaults {
     lost_flags: u32,
     /// Volumes, by pod and name, whose next write fails.
     failing_writes: Vec<(String, String)>,
-}
-
-impl fmt::Debug for KubeletContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeletContext")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
-    }
 }
 
 impl FakeKubelet {

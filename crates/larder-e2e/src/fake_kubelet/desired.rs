@@ -18,7 +18,7 @@ use super::{KubeletContext, Stage};
 const SEEN: &str = "kubernetes.io/config.seen";
 
 /// The desired state of a pod, for its worker.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Desired {
     pub(super) pod: Arc<Pod>,
     /// Whether it was removed from the API server.
@@ -37,7 +37,7 @@ impl Desired {
 }
 
 /// The pods by UID, each with the one slot of its worker.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Workers(Mutex<BTreeMap<String, watch::Sender<Desired>>>);
 
 impl Workers {

@@ -9,7 +9,6 @@ use kube::{
 };
 use larder_apiserver::ApiKind;
 use serde_json::json;
-use tokio::time::sleep;
 
 use super::KubeletContext;
 
@@ -58,8 +57,7 @@ pub(super) async fn set_ready(kubelet: &KubeletContext, status: &str) -> anyhow:
 /// Renews the lease again and again.
 pub(super) async fn renew_lease(kubelet: Arc<KubeletContext>) {
     loop {
-        sleep(RENEW_PERIOD).await;
-        kubelet.runs().await;
+        kubelet.sleep(RENEW_PERIOD).await;
         renew(&kubelet);
     }
 }

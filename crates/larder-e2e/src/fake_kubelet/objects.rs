@@ -41,13 +41,13 @@ const TTL_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 /// States of an object that are remembered: a reader lags by less than this many changes.
 const HISTORY: usize = 1024;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Objects(Mutex<Histories>);
 
 type KindAndKey = (Kind, ObjectKey);
 
 /// All ConfigMaps and Secrets.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Histories {
     /// The states of each object, the latest last.
     states: BTreeMap<KindAndKey, Vec<SeenState>>,
@@ -58,7 +58,6 @@ struct Histories {
 }
 
 /// A state of an object.
-#[derive(Debug)]
 struct SeenState {
     /// When the change arrived; `None` for an object that was listed at the start.
     at: Option<Instant>,

@@ -22,10 +22,9 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LAST_BACKOFF: Duration = Duration::from_secs(122);
 
 /// The pods whose volumes are wanted, by UID.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Volumes(Mutex<BTreeMap<String, PodVolumes>>);
 
-#[derive(Debug)]
 struct PodVolumes {
     pod: Arc<Pod>,
     /// Whether the populator must process the pod.
@@ -33,7 +32,6 @@ struct PodVolumes {
     by_name: BTreeMap<String, VolumeState>,
 }
 
-#[derive(Debug)]
 struct VolumeState {
     kind: VolumeKind,
     is_mounted: bool,
