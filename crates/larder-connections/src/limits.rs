@@ -4,9 +4,17 @@ use std::time::Duration;
 
 use rustix::process;
 
+/// Time between the end of a request and the next complete head.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Time for which a write may wait for the client to read, or to open its window of HTTP/2: the request timeout of
+/// kube-apiserver.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Requests in flight on an HTTP/2 connection.
+pub(crate) const MAX_CONCURRENT_STREAMS: u32 = 100;
+
 /// What a server allows its clients.
 ///
-/// Defaults are kube-apiserver's where it has one: kube-apiserver 1.36,
+/// These, and the defaults, are kube-apiserver's where it has one: kube-apiserver 1.36,
 /// `staging/src/k8s.io/apiserver/pkg/server/secure_serving.go`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,16 +24,9 @@ pub struct ConnectionLimits {
     pub max_connections: Option<usize>,
     /// Time from accepting a connection to its first complete request head, TLS handshake included. Defaults to 32 s.
     pub head_timeout: Duration,
-    /// Time between the end of a request and the next complete head. Defaults to 90 s.
-    pub idle_timeout: Duration,
-    /// Time for which a write may wait for the client to read, or to open its window of HTTP/2. Defaults to 60 s, the
-    /// request timeout of kube-apiserver.
-    pub write_timeout: Duration,
     /// Time for which a connection may have requests in flight without a pause. `None`, the default, is for servers
     /// with watches. A server of short answers needs it against clients that request and never read.
     pub response_timeout: Option<Duration>,
-    /// Requests in flight on an HTTP/2 connection. Defaults to 100.
-    pub max_concurrent_streams: u32,
     /// Whether clients may speak HTTP/2. By default they may. A server of short answers needs one request at a time:
     /// over HTTP/2 a client may have many answered, and take none.
     pub http2: bool,
@@ -38,10 +39,7 @@ impl Default for ConnectionLimits {
         Self {
             max_connections: None,
             head_timeout: Duration::from_secs(32),
-            idle_timeout: Duration::from_secs(90),
-            write_timeout: Duration::from_mins(1),
             response_timeout: None,
-            max_concurrent_streams: 100,
             http2: true,
             max_head_bytes: 128 << 10,
         }
@@ -68,10 +66,7 @@ impl ConnectionLimits {
     setters! {
         max_connections: usize
         head_timeout: Duration
-        idle_timeout: Duration
-        write_timeout: Duration
         response_timeout: Duration
-        max_concurrent_streams: u32
         max_head_bytes: u32
     }
 

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     BoxError, ConnectionLimits, DRAIN, HttpService,
     activity::{Activity, ActivityState, SlotsInner},
+    limits::{IDLE_TIMEOUT, MAX_CONCURRENT_STREAMS, WRITE_TIMEOUT},
     responses::Counted,
     timed_writes::TimedWrites,
 };
@@ -146,9 +147,9 @@ impl ConnectionSlot {
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(limits.max_concurrent_streams)
+            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
             .max_header_list_size(limits.max_head_bytes);
-        let stream = TimedWrites::new(stream, limits.write_timeout);
+        let stream = TimedWrites::new(stream);
         let service = Counted {
             service,
             activity: self.activity.clone(),
@@ -159,8 +160,7 @@ impl ConnectionSlot {
         let (mut leave, mut cut) = (pin!(leave), pin!(cut));
         let mut leaving = false;
         let mut deadline = pin!(sleep_until(Instant::now()));
-        let write_timeout = limits.write_timeout;
-        let mut stalled = pin!(sleep(write_timeout));
+        let mut stalled = pin!(sleep(WRITE_TIMEOUT));
         loop {
             let now_state = *state.borrow_and_update();
             let limit = self.limit(now_state);
@@ -187,11 +187,11 @@ impl ConnectionSlot {
                     // Looked at now and then, as bodies change with every frame.
                     let now = Instant::now();
                     let since = self.activity.oldest_stalled().unwrap_or(now);
-                    if since + write_timeout <= now {
+                    if since + WRITE_TIMEOUT <= now {
                         tracing::debug!("client does not take its response, closing the connection");
                         return;
                     }
-                    stalled.as_mut().reset(since + write_timeout);
+                    stalled.as_mut().reset(since + WRITE_TIMEOUT);
                 }
                 _ = state.changed() => {}
             }
@@ -208,7 +208,7 @@ impl ConnectionSlot {
     fn limit(&self, state: ActivityState) -> Option<Instant> {
         let limits = &self.activity.slots.limits;
         Some(match (state.in_flight, state.is_authenticated) {
-            (0, true) => state.since + limits.idle_timeout,
+            (0, true) => state.since + IDLE_TIMEOUT,
             (0, false) => state.since + limits.head_timeout,
             _ => state.since + limits.response_timeout?,
         })

@@ -5,7 +5,6 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use tokio::{
@@ -13,22 +12,20 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
+use crate::limits::WRITE_TIMEOUT;
+
 /// A stream of which a write fails that waits too long for the client.
 #[derive(Debug)]
 pub(crate) struct TimedWrites<I> {
     stream: I,
-    timeout: Duration,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<I> TimedWrites<I> {
-    pub(crate) fn new(stream: I, timeout: Duration) -> Self {
-        Self {
-            stream,
-            timeout,
-            deadline: None,
-        }
+    pub(crate) fn new(stream: I) -> Self {
+        let deadline = None;
+        Self { stream, deadline }
     }
 
     /// `write` if it is ready, and the error if it has waited too long.
@@ -41,8 +38,8 @@ impl<I> TimedWrites<I> {
             self.deadline = None;
             return write;
         }
-        let limit = self.timeout;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(limit)));
+        let limit = || Box::pin(sleep(WRITE_TIMEOUT));
+        let deadline = self.deadline.get_or_insert_with(limit);
         ready!(deadline.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
