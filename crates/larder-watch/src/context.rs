@@ -27,7 +27,7 @@ use crate::{
 /// # drop((nodes, services));
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeContext {
     pub(crate) outages: Outages,
     pub(crate) repeats: RepeatLimiter,
@@ -38,15 +38,10 @@ pub struct NodeContext {
 impl NodeContext {
     /// A context whose collections draw their random delays from `seed`, so that a test can be repeated.
     pub fn with_seed(seed: u64) -> Self {
-        Self::with_random(fastrand::Rng::with_seed(seed))
-    }
-
-    fn with_random(random: fastrand::Rng) -> Self {
+        let random = fastrand::Rng::with_seed(seed);
         Self {
-            outages: Outages::default(),
-            repeats: RepeatLimiter::new(Instant::now()),
-            liveness: Liveness::default(),
             random: Arc::new(Mutex::new(random)),
+            ..Self::default()
         }
     }
 
@@ -69,12 +64,6 @@ impl NodeContext {
     /// A random source for one engine.
     pub(crate) fn fork_random(&self) -> fastrand::Rng {
         self.random.lock().fork()
-    }
-}
-
-impl Default for NodeContext {
-    fn default() -> Self {
-        Self::with_random(fastrand::Rng::new())
     }
 }
 

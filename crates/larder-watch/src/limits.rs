@@ -27,11 +27,14 @@ const BURST: u32 = 100;
 #[derive(Clone, Debug)]
 pub(crate) struct RepeatLimiter(Arc<Mutex<TokenBucket>>);
 
-impl RepeatLimiter {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self(Arc::new(Mutex::new(TokenBucket::new(INTERVAL, BURST, now))))
+impl Default for RepeatLimiter {
+    fn default() -> Self {
+        let bucket = TokenBucket::new(INTERVAL, BURST, Instant::now());
+        Self(Arc::new(Mutex::new(bucket)))
     }
+}
 
+impl RepeatLimiter {
     /// Spends a token, and returns when the request may be sent.
     pub(crate) fn reserve(&self, now: Instant) -> Instant {
         now + self.0.lock().take(now)
@@ -156,7 +159,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn after_a_burst_a_hundred_requests_pass_each_second() {
         let now = Instant::now();
-        let limiter = RepeatLimiter::new(now);
+        let limiter = RepeatLimiter::default();
         assert_eq!(within_a_second(&limiter, now), 100 + 99);
         // The reservation that was too late stands.
         let now = now + Duration::from_secs(1);
@@ -166,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn after_an_outage_there_is_no_burst() {
         let now = Instant::now();
-        let limiter = RepeatLimiter::new(now);
+        let limiter = RepeatLimiter::default();
         limiter.drain_burst(now);
         limiter.clone().drain_burst(now);
         assert_eq!(within_a_second(&limiter, now), 99);

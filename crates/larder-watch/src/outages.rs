@@ -30,17 +30,17 @@ use crate::{
 const PROBE: Duration = Duration::from_secs(5);
 
 /// The state of an API server's outages, shared by its requesters. Clones share it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outages(Arc<OutagesInner>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OutagesInner {
     state: Mutex<OutageState>,
     /// Over how long to spread those that backed off until the end of the last outage.
     over: watch::Sender<Duration>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OutageState {
     /// A requester has failed, and none that had has succeeded since.
     away: bool,
@@ -54,21 +54,6 @@ struct OutageState {
 
 /// Held by a requester that has failed with the API server, until it succeeds or retries early.
 type OutageGuard = Arc<()>;
-
-impl Default for Outages {
-    fn default() -> Self {
-        let state = OutageState {
-            away: false,
-            probe: None,
-            failures: 0,
-            affected: Arc::new(()),
-        };
-        Self(Arc::new(OutagesInner {
-            state: Mutex::new(state),
-            over: watch::Sender::new(Duration::ZERO),
-        }))
-    }
-}
 
 impl Outages {
     /// A requester has failed with `error`, and would back off for `delay`, but at least for `least`. Returns how long

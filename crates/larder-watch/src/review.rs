@@ -96,14 +96,10 @@ impl AccessReview {
 
     async fn ask(&self) -> Result<Access, RequestError> {
         for verb in ["list", "watch"] {
-            let ObjectType {
-                group,
-                version,
-                resource,
-                ..
-            } = self.of;
+            let of = &self.of;
             let attributes = json!({
-                "verb": verb, "group": group, "version": version, "resource": resource, "namespace": self.namespace,
+                "verb": verb, "group": of.group, "version": of.version, "resource": of.resource,
+                "namespace": self.namespace,
             });
             if !is_allowed(&self.api.client, &attributes).await? {
                 return Ok(Access::Denied(verb));
