@@ -96,7 +96,8 @@ impl FileSource {
 
     async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
         let mut watch = DirectoryWatch::default();
-        let mut touched = Touched::All;
+        // The files to read besides new ones; without it, all of them.
+        let mut touched = None;
         let (path, static_pods, copies) = (self.path.clone(), self.static_pods, self.copies);
         let mut scanner = blocking(move || Scanner::new(path, static_pods, copies)).await;
         loop {
@@ -109,7 +110,7 @@ impl FileSource {
                     Some(path.as_path())
                 };
                 let unwatched = directory.and_then(|directory| watch.renew(directory).err());
-                let (scanner, scan) = scanner.scan(&touched);
+                let (scanner, scan) = scanner.scan(touched.as_ref());
                 (watch, scanner, scan, unwatched)
             })
             .await;
@@ -129,13 +130,13 @@ impl FileSource {
                 self.check_frequency
             };
             touched = match time::timeout(wait, watch.next()).await {
-                Err(_) => Touched::All,
+                Err(_) => None,
                 Ok(signal) => {
-                    let mut touched = Touched::These(BTreeSet::new());
-                    touched.add(signal);
+                    let mut touched = Some(BTreeSet::new());
+                    touch(&mut touched, signal);
                     let quiet = async {
                         while let Ok(signal) = time::timeout(QUIET, watch.next()).await {
-                            touched.add(signal);
+                            touch(&mut touched, signal);
                         }
                     };
                     // Either way it is time to scan.
@@ -147,33 +148,15 @@ impl FileSource {
     }
 }
 
-/// The files to read.
-#[derive(Debug)]
-enum Touched {
-    /// All of them.
-    All,
-    /// These, and new ones.
-    These(BTreeSet<PathBuf>),
-}
-
-impl Touched {
-    fn add(&mut self, signal: Signal) {
-        match (signal, self) {
-            (Signal::Touched(path, _), touched) if is_atomic_writers(&path) => *touched = Self::All,
-            (Signal::Touched(path, _), Self::These(paths)) => {
+/// Adds the file that a notice is about to the `touched` ones, which become `None` if that may be any.
+fn touch(touched: &mut Option<BTreeSet<PathBuf>>, signal: Signal) {
+    match signal {
+        Signal::Touched(path, _) if !is_atomic_writers(&path) => {
+            if let Some(paths) = touched {
                 paths.insert(path);
             }
-            (Signal::Touched(..), Self::All) => {}
-            (Signal::Overflow | Signal::Ended, touched) => *touched = Self::All,
         }
-    }
-
-    /// Whether the file at `path` is to be read although it is known.
-    fn concerns(&self, path: &Path) -> bool {
-        match self {
-            Self::All => true,
-            Self::These(paths) => paths.contains(path),
-        }
+        Signal::Touched(..) | Signal::Overflow | Signal::Ended => *touched = None,
     }
 }
 

@@ -208,16 +208,16 @@ impl HttpSource {
         loop {
             let fetched = time::timeout(TIMEOUT, self.fetch.body()).await;
             let fetched = fetched.unwrap_or(Err(HttpSourceError::Timeout));
-            let outcome;
-            (bodies, outcome) = blocking(move || {
+            let (pods, error);
+            (bodies, (pods, error)) = blocking(move || {
                 let outcome = bodies.take(fetched);
                 (bodies, outcome)
             })
             .await;
-            if let Some(pods) = outcome.pods {
+            if let Some(pods) = pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
-            let problem = outcome.error.map(|error| SourceProblem {
+            let problem = error.map(|error| SourceProblem {
                 subject: subject.clone(),
                 error,
             });
@@ -229,12 +229,8 @@ impl HttpSource {
     }
 }
 
-/// The meaning of one response.
-struct Outcome {
-    /// All pods; `None` if those reported last stay.
-    pods: Option<Vec<StoredPod>>,
-    error: Option<Arc<HttpSourceError>>,
-}
+/// The meaning of one response: all pods, or `None` if those reported last stay; and what is wrong with it.
+type Outcome = (Option<Vec<StoredPod>>, Option<Arc<HttpSourceError>>);
 
 impl Bodies {
     fn new(url: String, static_pods: StaticPods) -> Self {
@@ -289,7 +285,7 @@ impl Bodies {
                 text => self.decode(text).inspect(|_| self.keep(Some(text))),
             });
         let error = match decoded {
-            Ok(pods) => return Outcome { pods, error: None },
+            Ok(pods) => return (pods, None),
             Err(error) => error,
         };
         let pods = if matches!(*error, HttpSourceError::Empty) {
@@ -299,8 +295,7 @@ impl Bodies {
         } else {
             recalled.and_then(|text| self.decode(&text).ok().flatten())
         };
-        let error = Some(error);
-        Outcome { pods, error }
+        (pods, Some(error))
     }
 
     /// The pods of a body; `None` if they are those reported last.

@@ -13,7 +13,6 @@ use larder_files::regular_file::{RegularFileError, read_regular_text};
 use larder_objects::{StableHash, manifest::MAX_MANIFEST_BYTES};
 use zeroize::Zeroizing;
 
-use super::Touched;
 use crate::{
     identity::FullName,
     source::{
@@ -163,8 +162,8 @@ impl Scanner {
         }
     }
 
-    /// Scans once. Takes and returns the scanner, so that a blocking task can own it meanwhile.
-    pub(super) fn scan(mut self, touched: &Touched) -> (Self, Scan) {
+    /// Scans once: new files and the `touched` ones, or all of them. Takes and returns the scanner, so that a blocking task can own it meanwhile.
+    pub(super) fn scan(mut self, touched: Option<&BTreeSet<PathBuf>>) -> (Self, Scan) {
         let mut scan = match fs::metadata(&self.path) {
             Ok(metadata) if metadata.is_dir() => self.scan_directory(touched),
             Ok(metadata) if metadata.is_file() => self.scan_file(),
@@ -227,7 +226,7 @@ impl Scanner {
         }
     }
 
-    fn scan_directory(&mut self, touched: &Touched) -> Scan {
+    fn scan_directory(&mut self, touched: Option<&BTreeSet<PathBuf>>) -> Scan {
         let listed = fs::read_dir(&self.path).and_then(|entries| {
             let path = |entry: io::Result<fs::DirEntry>| entry.map(|entry| entry.path());
             entries.map(path).collect::<io::Result<Vec<_>>>()
@@ -246,10 +245,10 @@ impl Scanner {
         };
         self.retain(&paths);
         for path in paths {
-            if self.files.contains_key(&path) && !touched.concerns(&path) {
-                continue;
+            let is_touched = touched.is_none_or(|paths| paths.contains(&path));
+            if is_touched || !self.files.contains_key(&path) {
+                self.read(&path);
             }
-            self.read(&path);
         }
         self.collect()
     }

@@ -69,7 +69,7 @@ impl Files {
     }
 
     fn scan(&mut self) -> Scan {
-        let (scanner, scan) = self.scanner.take().unwrap().scan(&Touched::All);
+        let (scanner, scan) = self.scanner.take().unwrap().scan(None);
         self.scanner = Some(scanner);
         scan
     }
@@ -194,8 +194,8 @@ fn after_a_notice_only_named_and_new_files_are_read() {
     files.put("a.yaml", &manifest("a", "i:2"));
     files.put("b.yaml", &manifest("b", "i:2"));
     files.put("c.yaml", &manifest("c", "i:1"));
-    let touched = Touched::These([files.path().join("b.yaml")].into());
-    let (scanner, looked) = files.scanner.take().unwrap().scan(&touched);
+    let touched = [files.path().join("b.yaml")].into();
+    let (scanner, looked) = files.scanner.take().unwrap().scan(Some(&touched));
     files.scanner = Some(scanner);
     assert_eq!(
         looked.pods.as_deref().map(names),
@@ -305,7 +305,7 @@ fn a_directory_missing_at_restart_keeps_its_pods() {
     // The copies of one path say nothing about another.
     fs::rename(files.path(), &away).unwrap();
     let elsewhere = files.directory.path().join("elsewhere");
-    let (_, looked) = files.another(elsewhere, static_pods()).scan(&Touched::All);
+    let (_, looked) = files.another(elsewhere, static_pods()).scan(None);
     assert_eq!(looked.pods, Some(Vec::new()));
 }
 
@@ -326,7 +326,7 @@ fn copies_are_validated_with_current_settings() {
                   volumes: [{name: v, secret: {secretName: s}}]\n";
     files.put("a.yaml", secret);
     let allowing = StaticPods::new("n1", ApiReferences::Allow);
-    let (_, looked) = files.another(files.path(), allowing).scan(&Touched::All);
+    let (_, looked) = files.another(files.path(), allowing).scan(None);
     assert_eq!(looked.pods.map(|pods| pods.len()), Some(1));
     files.restart();
     files.check(Some(&[]), &["m/a.yaml: invalid static pod: "]);
