@@ -142,7 +142,7 @@ pub struct ConnectionStatus {
 /// Handle to the connections of one API server, and a service that sends requests over them. Clones share all state.
 ///
 /// Requests must carry an absolute URL, which `kube::Client` sees to. Their bodies are sent from memory.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Transport {
     handle: Handle,
 }
@@ -162,9 +162,9 @@ pub(crate) struct TransportInner {
     _worker: JoinSet<()>,
 }
 
-impl fmt::Debug for Transport {
+impl fmt::Debug for TransportInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Transport").field(&self.server()).finish()
+        f.write_str(&self.server)
     }
 }
 

@@ -202,13 +202,11 @@ impl Plugin {
             return Err(PluginError::Version);
         }
         let status = answer.status.ok_or(PluginError::NoCredentials)?;
-        let identity = match (&status.client_certificate_data, &status.client_key_data) {
-            (Some(certificate), Some(key)) => Some(Identity {
-                certificate: pem(certificate),
-                key: pem(key),
-            }),
-            _ => None,
-        };
+        let pair = status.client_certificate_data.zip(status.client_key_data);
+        let identity = pair.map(|(certificate, key)| Identity {
+            certificate: pem(&certificate),
+            key: pem(&key),
+        });
         let token = match &status.token {
             Some(token) if !token.trim().is_empty() => {
                 Some(bearer(token).ok_or(PluginError::NoCredentials)?)
@@ -218,13 +216,11 @@ impl Plugin {
         if token.is_none() && identity.is_none() {
             return Err(PluginError::NoCredentials);
         }
-        let expiry = match &status.expiration_timestamp {
-            None => None,
-            Some(text) => {
-                let at: Timestamp = text.parse().map_err(|_| PluginError::Malformed)?;
-                Some(Expiry::new(Instant::now(), left(at)))
-            }
-        };
+        let expiry = status
+            .expiration_timestamp
+            .map(|text| text.parse::<Timestamp>());
+        let expiry = expiry.transpose().map_err(|_| PluginError::Malformed)?;
+        let expiry = expiry.map(|at| Expiry::new(Instant::now(), left(at)));
         Ok(Issued {
             token,
             identity,
