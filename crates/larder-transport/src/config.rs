@@ -92,40 +92,28 @@ impl Config {
 
     /// Checks the bounds of all settings: with others, the transport would loop, or wait forever.
     pub(crate) fn check(&self) -> Result<(), SetupError> {
-        let durations = [
-            ("connect_timeout", self.connect_timeout, SHORTEST),
-            ("keep_alive_interval", self.keep_alive_interval, SECOND),
-            ("keep_alive_timeout", self.keep_alive_timeout, SECOND),
-            ("idle_timeout", self.idle_timeout, Duration::ZERO),
-            ("backoff_base", self.backoff_base, SHORTEST),
-            ("backoff_cap", self.backoff_cap, SHORTEST),
-            (
-                "credentials_check_interval",
-                self.credentials_check_interval,
-                Duration::ZERO,
-            ),
-        ];
-        for (setting, value, least) in durations {
-            if !(least..=YEAR).contains(&value) {
-                let expected = format!("{least:?} to one year");
-                return Err(SetupError::Setting { setting, expected });
-            }
-        }
-        let numbers = [
-            (
-                "max_streams_per_connection",
-                self.max_streams_per_connection,
-                1,
-            ),
-            ("watch_window", self.watch_window, 1 << 10),
-            ("request_window", self.request_window, 1 << 10),
-        ];
-        for (setting, value, least) in numbers {
-            if value < least {
-                let expected = format!("{least} or more");
-                return Err(SetupError::Setting { setting, expected });
-            }
-        }
+        let within = |setting, value: Duration, least: Duration| {
+            let expected = format!("{least:?} to one year");
+            let fits = (least..=YEAR).contains(&value).then_some(());
+            fits.ok_or(SetupError::Setting { setting, expected })
+        };
+        let at_least = |setting, value: u32, least: u32| {
+            let expected = format!("{least} or more");
+            let fits = (value >= least).then_some(());
+            fits.ok_or(SetupError::Setting { setting, expected })
+        };
+        within("connect_timeout", self.connect_timeout, SHORTEST)?;
+        within("keep_alive_interval", self.keep_alive_interval, SECOND)?;
+        within("keep_alive_timeout", self.keep_alive_timeout, SECOND)?;
+        within("idle_timeout", self.idle_timeout, Duration::ZERO)?;
+        within("backoff_base", self.backoff_base, SHORTEST)?;
+        within("backoff_cap", self.backoff_cap, SHORTEST)?;
+        let (interval, none) = (self.credentials_check_interval, Duration::ZERO);
+        within("credentials_check_interval", interval, none)?;
+        let streams = self.max_streams_per_connection;
+        at_least("max_streams_per_connection", streams, 1)?;
+        at_least("watch_window", self.watch_window, 1 << 10)?;
+        at_least("request_window", self.request_window, 1 << 10)?;
         Ok(())
     }
 }

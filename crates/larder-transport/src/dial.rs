@@ -105,24 +105,10 @@ pub(super) async fn dial(
 ) -> Result<Dialed, ConnectError> {
     let waited = config.connect_timeout;
     let steps = async {
-        let mut plain = first_hop(&server, &config).await?;
-        if let Some(proxy) = &server.proxy {
-            proxy.tunnel(&mut plain, &server.name).await?;
-        }
+        let (stream, is_http2) = tunnel(&server, tls, &config).await?;
         let received = Received::default();
-        let (stream, http2): (Box<dyn Stream>, bool) = match &server.tls_name {
-            Some(name) => {
-                let stream = TlsConnector::from(tls)
-                    .connect(name.clone(), plain)
-                    .await
-                    .map_err(|error| ConnectError::Tls(in_words(error)))?;
-                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                (Box::new(stream), http2)
-            }
-            None => (plain, config.http2_prior_knowledge),
-        };
         let io = Io::new(stream, received.clone());
-        if http2 {
+        if is_http2 || server.tls_name.is_none() && config.http2_prior_knowledge {
             start_http2(io, received, &config, lane).await
         } else {
             start_http1(io).await
@@ -131,6 +117,26 @@ pub(super) async fn dial(
     tokio::time::timeout(waited, steps)
         .await
         .unwrap_or(Err(ConnectError::Timeout { waited }))
+}
+
+/// Opens a byte stream to `server`, through the proxy before it, with TLS if the server has that. Returns whether TLS has
+/// agreed on HTTP/2.
+pub(super) async fn tunnel(
+    server: &Endpoint,
+    tls: Arc<ClientConfig>,
+    config: &Config,
+) -> Result<(Box<dyn Stream>, bool), ConnectError> {
+    let mut stream = first_hop(server, config).await?;
+    if let Some(proxy) = &server.proxy {
+        proxy.tunnel(&mut stream, &server.name).await?;
+    }
+    let Some(name) = &server.tls_name else {
+        return Ok((stream, false));
+    };
+    let secured = TlsConnector::from(tls).connect(name.clone(), stream).await;
+    let secured = secured.map_err(|error| ConnectError::Tls(in_words(error)))?;
+    let is_http2 = secured.get_ref().1.alpn_protocol() == Some(b"h2");
+    Ok((Box::new(secured), is_http2))
 }
 
 /// Opens a byte stream to `server`, or to the proxy before it.

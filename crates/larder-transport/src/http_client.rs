@@ -13,15 +13,13 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
 use tower::BoxError;
 
 use crate::{
-    Config, ConnectError, SetupError,
+    Config, SetupError,
     credentials::{environment, system_tls},
-    dial::first_hop,
+    dial::{first_hop, tunnel},
     endpoint::Endpoint,
-    io::Stream,
     proxy::Proxy,
     url::host_and_port,
 };
@@ -77,26 +75,18 @@ impl HttpClient {
         let path = path.map_or("/", PathAndQuery::as_str).to_owned();
         let host = HeaderValue::try_from(authority)?;
         let mut target = path.parse::<Uri>()?;
-        let mut stream = first_hop(&server, &Config::default()).await?;
-        match (&server.tls_name, &server.proxy) {
-            (Some(name), proxy) => {
-                if let Some(proxy) = proxy {
-                    proxy.tunnel(&mut stream, &server.name).await?;
-                }
-                let tls = TlsConnector::from(Arc::clone(&self.tls));
-                let secured = tls.connect(name.clone(), stream).await;
-                stream = Box::new(secured.map_err(ConnectError::Tls)?) as Box<dyn Stream>;
+        let config = Config::default();
+        let stream = if let (None, Some(proxy)) = (&server.tls_name, &server.proxy) {
+            target = format!("http://{authority}{path}").parse()?;
+            if let Some(authorization) = &proxy.authorization {
+                let mut value = HeaderValue::try_from(authorization)?;
+                value.set_sensitive(true);
+                head.headers.insert(header::PROXY_AUTHORIZATION, value);
             }
-            (None, Some(proxy)) => {
-                target = format!("http://{authority}{path}").parse()?;
-                if let Some(authorization) = &proxy.authorization {
-                    let mut value = HeaderValue::try_from(authorization)?;
-                    value.set_sensitive(true);
-                    head.headers.insert(header::PROXY_AUTHORIZATION, value);
-                }
-            }
-            (None, None) => {}
-        }
+            first_hop(&server, &config).await?
+        } else {
+            tunnel(&server, Arc::clone(&self.tls), &config).await?.0
+        };
         head.uri = target;
         head.headers.entry(header::HOST).or_insert(host);
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
