@@ -92,12 +92,6 @@ impl Outages {
         }
     }
 
-    /// Requests that have failed so far, wrapping. A watch that is resumed at another number than its state was asked
-    /// for at may be resumed at another API server, or at one that was restored from a backup meanwhile.
-    fn failures(&self) -> u32 {
-        self.0.state.lock().failures
-    }
-
     /// Changes when an outage is over; holds over how long to spread those that backed off until then.
     pub(crate) fn over(&self) -> watch::Receiver<Duration> {
         self.0.over.subscribe()
@@ -152,6 +146,12 @@ impl Retry {
         }
     }
 
+    /// Requests of any requester that have failed so far, wrapping. A watch that is resumed at another number than its
+    /// state was asked for at may be resumed at another API server, or at one that was restored from a backup meanwhile.
+    pub(crate) fn failures(&self) -> u32 {
+        self.outages.0.state.lock().failures
+    }
+
     /// The last failure says nothing of the API server any more.
     pub(crate) fn leave_outage(&mut self) {
         self.outage = None;
@@ -162,11 +162,6 @@ impl Retry {
     pub(crate) fn retry_early(&mut self, until: Instant, now: Instant) -> Option<Instant> {
         self.outage.take()?;
         Some(until.min(now.max(self.not_before)))
-    }
-
-    /// See [`Outages::failures`].
-    pub(crate) fn failures(&self) -> u32 {
-        self.outages.failures()
     }
 }
 

@@ -93,15 +93,11 @@ impl LastGood {
                 Ok(copy) if file_name(&copy.place) != name => Err(LastGoodError::Damaged),
                 copy => copy,
             };
+            let known = copy.as_ref().ok().map(|copy| hash(&copy.text));
+            this.copies.insert(name, known);
             match copy {
-                Ok(copy) => {
-                    this.copies.insert(name, Some(hash(&copy.text)));
-                    remembered.push(copy);
-                }
-                Err(error) => {
-                    this.copies.insert(name, None);
-                    this.problems.insert(path, Arc::new(error));
-                }
+                Ok(copy) => remembered.push(copy),
+                Err(error) => drop(this.problems.insert(path, Arc::new(error))),
             }
         }
         (this, remembered)

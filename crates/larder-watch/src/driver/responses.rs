@@ -26,42 +26,40 @@ impl<T: Target + Clone> Driver<T> {
         let (now, timeout) = (shared.now, opening.timeout);
         self.heard(now);
         self.responded(RequestPhase::Watch, &response, shared);
-        let in_flight = opening.in_flight;
-        let decision = match (response, opening.freshness) {
-            (Ok(stream), Some(freshness)) => {
-                self.reflector.opened();
-                self.verified(now);
-                self.phase = DriverPhase::Collecting(Box::new(Collecting {
-                    stream,
-                    freshness,
-                    state: T::State::default(),
-                    incomplete: None,
-                    timeout,
-                    deadline: now + STREAMING_SILENCE,
-                    end: now + STREAMING_TIMEOUT,
-                    in_flight,
-                }));
-                return;
+        let (in_flight, freshness) = (opening.in_flight, opening.freshness);
+        let stream = match response {
+            Ok(stream) => stream,
+            Err(error) => {
+                let (reflector, server) = (&mut self.reflector, &mut *shared.server);
+                let decision = match freshness {
+                    Some(freshness) => reflector.state_failed(error, freshness, true, now, server),
+                    None => reflector.watch_failed(error, now, server),
+                };
+                return self.decide(decision, Some(in_flight.permit), shared);
             }
-            (Ok(stream), None) => {
-                self.reflector.opened();
-                self.verified(now);
-                self.phase = DriverPhase::Watching(Watching {
-                    stream,
-                    since: now,
-                    timeout,
-                    quiet: true,
-                });
-                return self.report(Report::Resumed, shared);
-            }
-            (Err(error), Some(freshness)) => {
-                let server = &mut *shared.server;
-                self.reflector
-                    .state_failed(error, freshness, true, now, server)
-            }
-            (Err(error), None) => self.reflector.watch_failed(error, now, shared.server),
         };
-        self.decide(decision, Some(in_flight.permit), shared);
+        self.reflector.opened();
+        self.verified(now);
+        if let Some(freshness) = freshness {
+            self.phase = DriverPhase::Collecting(Box::new(Collecting {
+                stream,
+                freshness,
+                state: T::State::default(),
+                incomplete: None,
+                timeout,
+                deadline: now + STREAMING_SILENCE,
+                end: now + STREAMING_TIMEOUT,
+                in_flight,
+            }));
+        } else {
+            self.phase = DriverPhase::Watching(Watching {
+                stream,
+                since: now,
+                timeout,
+                quiet: true,
+            });
+            self.report(Report::Resumed, shared);
+        }
     }
 
     /// Takes in an event of a streaming list.
