@@ -1,18 +1,10 @@
 //! The settings of a manager: the strategy and its times, validated before anything runs.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use larder_transport::setters;
 use larder_watch::NodeContext;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// The names that the values of an enum have in a configuration file: exactly those of its variants.
@@ -205,36 +197,22 @@ impl ManagerConfig {
 /// ```
 ///
 /// Cheap to clone; all clones share one value, which the follower of the node sets. By default the node says nothing.
-#[derive(Clone, Debug)]
-pub struct NodeTtl(Arc<AtomicU64>);
+#[derive(Clone, Debug, Default)]
+pub struct NodeTtl(Arc<Mutex<Option<Duration>>>);
 
 /// Longest time to live that is taken from a Node. The TTL controller sets 300 s at most; a longer one is a
 /// mistake, and would overflow times that it is added to.
 const MAX_TTL: Duration = Duration::from_hours(24);
 
-/// Stands for a node that does not say; anything else is a number of nanoseconds, as many as fit.
-const UNSET: u64 = u64::MAX;
-
-impl Default for NodeTtl {
-    fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(UNSET)))
-    }
-}
-
 impl NodeTtl {
     /// Sets the node's TTL from now on.
     pub fn set(&self, ttl: Option<Duration>) {
-        let nanos = |ttl: Duration| u64::try_from(ttl.as_nanos()).unwrap_or(UNSET);
-        let nanos = ttl.map_or(UNSET, |ttl| nanos(ttl).min(UNSET - 1));
-        self.0.store(nanos, Ordering::Relaxed);
+        *self.0.lock() = ttl;
     }
 
     /// The last time to live that was set.
     pub fn get(&self) -> Option<Duration> {
-        match self.0.load(Ordering::Relaxed) {
-            UNSET => None,
-            nanos => Some(Duration::from_nanos(nanos)),
-        }
+        *self.0.lock()
     }
 
     /// The time to live in a node's annotations: `node.alpha.kubernetes.io/ttl`, a whole number of seconds. A negative

@@ -373,7 +373,7 @@ impl<K: Object> CachingStore<K> {
                 last_good.ok_or_else(|| Error::of_failure(K::TYPE, entry.key.clone(), failure)),
             );
         }
-        let seq = self.inner.entries.current_seq();
+        let seq = self.inner.entries.seqs.current();
         // T7: a cache of the API server will do for a refresh, and for nothing else.
         let cached = matches!(state.answer, Answer::Found(_))
             && state.fresh_as_of >= required

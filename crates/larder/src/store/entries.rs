@@ -105,7 +105,8 @@ impl<K: 'static> Reference<K> {
 #[derive(Debug)]
 pub(crate) struct Entries<C> {
     by_name: RwLock<hashbrown::HashMap<ObjectKey, Arc<Entry<C>>, foldhash::fast::RandomState>>,
-    seqs: Arc<SeqCounter>,
+    /// The counter of registrations.
+    pub(crate) seqs: Arc<SeqCounter>,
     /// The subscriptions to changes of the objects.
     pub(crate) changes: Publisher,
     /// The hits of removed entries. Changes under the lock of the map, so that no sum misses any.
@@ -165,16 +166,6 @@ impl<C: Cell> Entries<C> {
     /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<Arc<Entry<C>>> {
         self.by_name.read().values().cloned().collect()
-    }
-
-    /// The newest registration so far; a request that is sent now is as fresh.
-    pub(crate) fn current_seq(&self) -> RegistrationSeq {
-        self.seqs.current()
-    }
-
-    /// The counter of registrations.
-    pub(crate) fn seqs(&self) -> &Arc<SeqCounter> {
-        &self.seqs
     }
 
     /// Adds a reference; `make` makes the cell of an object that had none.

@@ -112,7 +112,7 @@ impl<K: Object> WatchTask<K> {
         let mut idle_pass = interval_at(Instant::now() + period, period);
         idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let context = config.node_context.clone().unwrap_or_default();
-        let seqs = Arc::clone(inner.entries.seqs());
+        let seqs = Arc::clone(&inner.entries.seqs);
         let engine = Engine::new(
             api.clone(),
             config.max_requests_in_flight,
