@@ -61,6 +61,8 @@ use self::{desired::Workers, objects::Objects, volumes::Volumes};
 /// Marks the requests of the fake.
 pub const USER_AGENT: &str = "kubelet/fake";
 
+/// Delay of a changed pod or object on its way through the API server.
+const API_LATENCY: Duration = Duration::from_millis(10);
 /// Time between two listings of all containers (kubelet 1.36, `pkg/kubelet/pleg/generic.go`).
 const LISTING_PERIOD: Duration = Duration::from_secs(1);
 
@@ -77,8 +79,6 @@ pub struct KubeletOptions {
     pub strategy: ObjectStrategy,
     /// Seed of all random times. Defaults to 1.
     pub seed: u64,
-    /// Delay of a changed pod or object on its way through the API server. Defaults to 10 ms.
-    pub api_latency: Duration,
     /// The wall clock.
     pub now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
@@ -95,7 +95,6 @@ impl KubeletOptions {
             root: root.to_owned(),
             strategy: ObjectStrategy::Watch,
             seed: 1,
-            api_latency: Duration::from_millis(10),
             now: Arc::new(now),
         }
     }
@@ -132,8 +131,8 @@ struct KubeletContext {
 struct KubeletFaults {
     /// Delay of objects, in addition to the time through the API server.
     object_lag: Duration,
-    /// Number of the next passes of the populator over a pod that flag nothing.
-    lost_flags: u32,
+    /// The next pass of the populator over a pod flags nothing.
+    loses_flags: bool,
     /// Volumes, by pod and name, whose next write fails.
     failing_writes: Vec<(String, String)>,
 }
@@ -229,9 +228,9 @@ impl FakeKubelet {
         self.kubelet.faults.lock().object_lag = lag;
     }
 
-    /// The next `times` a marked pod is populated, none of its volumes is flagged.
-    pub fn lose_flags(&self, times: u32) {
-        self.kubelet.faults.lock().lost_flags = times;
+    /// The next time a marked pod is populated, none of its volumes is flagged.
+    pub fn lose_flags(&self) {
+        self.kubelet.faults.lock().loses_flags = true;
     }
 
     /// The next write of this volume fails, so the volume is torn down under its containers and set up again.
@@ -316,7 +315,7 @@ impl KubeletContext {
     fn inputs(&self, pod: &Pod, needs: &Needs<'_>) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let node = self.node();
-        let lag = self.faults.lock().object_lag + self.options.api_latency;
+        let lag = self.faults.lock().object_lag + API_LATENCY;
         let reader = self.objects.reader(self.options.strategy, &node, lag);
         let mut inputs = Inputs {
             config_maps: reader.read(ConfigMap, namespace, &needs.config_maps),

@@ -59,7 +59,7 @@ pub(super) async fn follow(kubelet: Arc<KubeletContext>, (pods, version): (Vec<P
     let params = WatchParams::default().fields(&fields);
     let api = Api::all(kubelet.client.clone());
     let watching = watch(&api, &params, version, |pod, exists| {
-        let at = Instant::now() + kubelet.options.api_latency;
+        let at = Instant::now() + super::API_LATENCY;
         // The receiver lives as long as this.
         let _ = sender.send((at, pod, exists));
     });

@@ -319,7 +319,7 @@ async fn a_cached_object_is_stale_until_its_ttl_expires() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_flag_and_a_late_object_leave_the_old_files() {
     let mut node = Node::start(1).await;
-    node.kubelet.lose_flags(1);
+    node.kubelet.lose_flags();
     node.change();
     node.touch().await;
     sleep(millis(1_500)).await;

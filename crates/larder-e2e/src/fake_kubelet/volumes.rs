@@ -3,7 +3,7 @@
 //! A volume is flagged by the populator and set up by the reconciler. A failed set-up keeps the flag and doubles the
 //! wait before the next attempt. A new flag does not shorten the wait. A write that fails tears the volume down.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::chain;
@@ -80,7 +80,8 @@ impl Volumes {
     /// Flags the volumes of marked pods.
     fn populate(&self, kubelet: &KubeletContext) {
         for volumes in self.0.lock().values_mut() {
-            if !std::mem::take(&mut volumes.is_marked) || is_lost(kubelet) {
+            let is_lost = || mem::take(&mut kubelet.faults.lock().loses_flags);
+            if !mem::take(&mut volumes.is_marked) || is_lost() {
                 continue;
             }
             kubelet.note(&volumes.pod, Stage::Flagged);
@@ -134,14 +135,6 @@ impl Volumes {
     fn contains(&self, uid: &str) -> bool {
         self.0.lock().contains_key(uid)
     }
-}
-
-/// Whether the test skips this pass of the populator over a pod.
-fn is_lost(kubelet: &KubeletContext) -> bool {
-    let lost = &mut kubelet.faults.lock().lost_flags;
-    let is_lost = *lost > 0;
-    *lost = lost.saturating_sub(1);
-    is_lost
 }
 
 /// The volumes that the kubelet sets up for `pod`.

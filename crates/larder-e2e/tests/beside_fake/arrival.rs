@@ -176,7 +176,7 @@ async fn a_touch_without_effect_is_sent_again() {
     for loses_flag in [false, true] {
         let world = web().await;
         if loses_flag {
-            world.kubelet.lose_flags(1);
+            world.kubelet.lose_flags();
         } else {
             world.kubelet.lag_objects(millis(500));
         }

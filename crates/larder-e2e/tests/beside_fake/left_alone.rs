@@ -215,7 +215,7 @@ async fn a_pod_with_a_volume_that_is_republished_gets_the_first_touch_only() {
     world
         .run(pod("web").config_map("v", "app").volume("csi", csi))
         .await;
-    world.kubelet.lose_flags(1);
+    world.kubelet.lose_flags();
     world.config_map("app", &[("n", "1")]);
     sleep(secs(30)).await;
     assert_eq!(world.touches(), 1);
