@@ -54,8 +54,8 @@ pub(super) struct Pool {
     metrics: Metrics,
     reservations: mpsc::UnboundedReceiver<Reservation>,
     live: Live,
-    watches: LaneState,
-    requests: LaneState,
+    /// Ordinary requests first: they are few, and a caller waits for each.
+    lanes: [LaneState; 2],
     backoff: ConnectBackoff,
     access: Access,
     /// An attempt to connect has succeeded before.
@@ -91,8 +91,7 @@ impl Pool {
         };
         Self {
             server: Arc::new(server),
-            watches: lane(Lane::Watch),
-            requests: lane(Lane::Request),
+            lanes: [Lane::Request, Lane::Watch].map(lane),
             backoff: ConnectBackoff::new(
                 Backoff::new(config.backoff_base, config.backoff_cap),
                 random.fork(),
@@ -144,15 +143,7 @@ impl Pool {
     }
 
     fn lane(&mut self, lane: Lane) -> &mut LaneState {
-        match lane {
-            Lane::Watch => &mut self.watches,
-            Lane::Request => &mut self.requests,
-        }
-    }
-
-    fn lanes(&mut self) -> [&mut LaneState; 2] {
-        // Ordinary requests first: they are few, and a caller waits for each.
-        [&mut self.requests, &mut self.watches]
+        &mut self.lanes[usize::from(lane == Lane::Watch)]
     }
 
     /// Does all that can be done now. Returns when there is more to do even without an event.
@@ -160,7 +151,7 @@ impl Pool {
         let idle_timeout = self.config.idle_timeout;
         let mut seen = ConnectionEvents::default();
         let mut deadline = None;
-        for lane in self.lanes() {
+        for lane in &mut self.lanes {
             for member in &mut lane.members {
                 seen |= member.connection.take_events();
                 deadline = earliest(deadline, member.retire(now, idle_timeout));
@@ -189,12 +180,12 @@ impl Pool {
     fn serve(&mut self, now: Instant) -> Option<Instant> {
         match self.access.pass(now) {
             Pass::All => {
-                for lane in self.lanes() {
+                for lane in &mut self.lanes {
                     while lane.serve_one(None) {}
                 }
             }
             Pass::One => {
-                let ready = self.lanes().into_iter().find(|lane| lane.can_serve());
+                let ready = self.lanes.iter().find(|lane| lane.can_serve());
                 if let Some(lane) = ready.map(|lane| lane.lane) {
                     let probe = self.access.probe(now);
                     self.lane(lane).serve_one(Some(probe));
@@ -218,7 +209,7 @@ impl Pool {
 
     /// Answers all waiting requests with an error.
     fn refuse_waiting(&mut self, error: impl Fn() -> Error) {
-        for lane in self.lanes() {
+        for lane in &mut self.lanes {
             for reply in lane.waiting.drain(..) {
                 // Fails if the request was canceled.
                 let _ = reply.send(Err(error()));
@@ -318,7 +309,7 @@ impl Pool {
 
     fn ended(&mut self, task: tokio::task::Id) {
         let mut ended = None;
-        for lane in self.lanes() {
+        for lane in &mut self.lanes {
             if let Some(index) = lane.members.iter().position(|m| m.driver.id() == task) {
                 ended = Some(lane.members.swap_remove(index));
             }
@@ -336,11 +327,11 @@ impl Pool {
             // A server that accepts connections and drops them is no better than one that refuses them.
             self.backoff.failed(Instant::now());
         }
-        let takes = |lane: &&mut LaneState| {
+        let takes = |lane: &LaneState| {
             let mut members = lane.members.iter();
             members.any(|member| !member.connection.is_closing())
         };
-        if !retired && !self.lanes().iter().any(takes) {
+        if !retired && !self.lanes.iter().any(takes) {
             self.access.lost(Instant::now());
         }
     }
@@ -355,7 +346,7 @@ impl Pool {
         if check == Check::RenewedToken {
             return;
         }
-        for lane in self.lanes() {
+        for lane in &mut self.lanes {
             for member in &lane.members {
                 member.connection.close();
             }
