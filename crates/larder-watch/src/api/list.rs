@@ -28,16 +28,8 @@ pub(super) struct Splitter {
     escaped: bool,
     /// The array of items is open.
     in_items: bool,
-    /// How much of a field's name at the top is `items`: see [`Name`].
-    name: Name,
-}
-
-/// Where the last string at the top level of the list stands against the text `items`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Name {
-    /// The string is these many first bytes of `items`.
-    Prefix(usize),
-    Other,
+    /// How many first bytes of `items` the last string at the top level is; `None` for another text.
+    name: Option<usize>,
 }
 
 /// The context of a byte.
@@ -61,7 +53,7 @@ impl Splitter {
             in_string: false,
             escaped: false,
             in_items: false,
-            name: Name::Other,
+            name: None,
         }
     }
 
@@ -146,12 +138,8 @@ impl Splitter {
     fn step(&mut self, byte: u8) {
         if self.in_string {
             if self.depth == 1 && byte != b'"' {
-                self.name = match self.name {
-                    Name::Prefix(length) if ITEMS.get(length) == Some(&byte) => {
-                        Name::Prefix(length + 1)
-                    }
-                    _ => Name::Other,
-                };
+                let is_next = |length: &usize| ITEMS.get(*length) == Some(&byte);
+                self.name = self.name.filter(is_next).map(|length| length + 1);
             }
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -164,11 +152,11 @@ impl Splitter {
         match byte {
             b'"' => {
                 self.in_string = true;
-                self.name = Name::Prefix(0);
+                self.name = Some(0);
             }
             b'[' | b'{' => {
-                self.in_items |=
-                    byte == b'[' && self.depth == 1 && self.name == Name::Prefix(ITEMS.len());
+                let is_items = self.depth == 1 && self.name == Some(ITEMS.len());
+                self.in_items |= byte == b'[' && is_items;
                 self.depth += 1;
             }
             b']' | b'}' => {

@@ -75,25 +75,17 @@ impl<T: Target> EventStream<T> {
                 let event = decode(&self.buffer[..end], &self.target);
                 self.buffer.consume(end + 1);
                 self.scanned = 0;
-                if let Err(error) = self.measure(end, event.as_ref()) {
-                    return Poll::Ready(Some(Err(error)));
-                }
+                self.measure(end, event.as_ref())?;
                 if event.is_some() {
                     return Poll::Ready(event.map(Ok));
                 }
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(frame)) => {
-                    if let Some(data) = frame.data_ref()
-                        && let Err(error) = self.buffer.push(data)
-                    {
-                        return Poll::Ready(Some(Err(error)));
-                    }
-                }
-                Some(Err(error)) => {
-                    return Poll::Ready(Some(Err(RequestError::Transport(Box::new(error)))));
-                }
-                None => return Poll::Ready(None),
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
+                return Poll::Ready(None);
+            };
+            let frame = frame.map_err(|error| RequestError::Transport(Box::new(error)))?;
+            if let Some(data) = frame.data_ref() {
+                self.buffer.push(data)?;
             }
         }
     }
