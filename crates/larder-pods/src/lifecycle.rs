@@ -219,14 +219,14 @@ impl PodLifecycle {
             return Vec::new();
         }
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let actions = match operation {
+        let action = match operation {
             Operation::Remove => self.removed(&uid),
             Operation::Add | Operation::Update | Operation::Delete | Operation::Reconcile => {
                 self.seen(uid.clone(), pod)
             }
         };
         self.recount(&uid);
-        actions
+        action.into_iter().collect()
     }
 
     /// Every source has reported all its pods: a pod that is missing is really gone.
@@ -292,7 +292,7 @@ impl PodLifecycle {
     }
 
     /// The source has `pod`.
-    fn seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<LifecycleAction> {
+    fn seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Option<LifecycleAction> {
         let Some(tracked) = self.pods.get_mut(&uid) else {
             return self.first_seen(uid, pod);
         };
@@ -300,7 +300,7 @@ impl PodLifecycle {
         if tracked.gone && (is_other || matches!(tracked.life, PodLife::Retiring { .. })) {
             // The same UID again while the old pod terminates, or waits to: one after the other.
             tracked.successor = Some(Arc::clone(pod));
-            return Vec::new();
+            return None;
         }
         tracked.gone = false;
         tracked.pod = Arc::clone(pod);
@@ -313,17 +313,17 @@ impl PodLifecycle {
                 tracked.life = PodLife::Held(HeldBecause::EndedUnstarted);
                 self.start_next(&FullName::of(&pod.metadata), &uid)
             }
-            PodLife::Held(_) => self.start(&uid).into_iter().collect(),
+            PodLife::Held(_) => self.start(&uid),
             PodLife::Served if pod.is_terminal() => {
                 tracked.life = PodLife::Retiring { registered: true };
-                vec![LifecycleAction::Retire(Arc::clone(pod))]
+                Some(LifecycleAction::Retire(Arc::clone(pod)))
             }
-            PodLife::Served => vec![LifecycleAction::Serve(Arc::clone(pod))],
-            PodLife::Retiring { .. } | PodLife::Finished => Vec::new(),
+            PodLife::Served => Some(LifecycleAction::Serve(Arc::clone(pod))),
+            PodLife::Retiring { .. } | PodLife::Finished => None,
         }
     }
 
-    fn first_seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Vec<LifecycleAction> {
+    fn first_seen(&mut self, uid: ResolvedPodUid, pod: &Arc<StoredPod>) -> Option<LifecycleAction> {
         let terminal = pod.is_terminal();
         let life = if terminal {
             // Finished before this run: its data on disk is removed, and nothing reads its objects.
@@ -344,25 +344,23 @@ impl PodLifecycle {
             queue.or_default().push_back(uid.clone());
         }
         if terminal {
-            vec![LifecycleAction::Retire(Arc::clone(pod))]
+            Some(LifecycleAction::Retire(Arc::clone(pod)))
         } else {
-            self.start(&uid).into_iter().collect()
+            self.start(&uid)
         }
     }
 
     /// The pod is no longer in its source.
-    fn removed(&mut self, uid: &ResolvedPodUid) -> Vec<LifecycleAction> {
-        let Some(tracked) = self.pods.get_mut(uid) else {
-            return Vec::new();
-        };
+    fn removed(&mut self, uid: &ResolvedPodUid) -> Option<LifecycleAction> {
+        let tracked = self.pods.get_mut(uid)?;
         tracked.gone = true;
         tracked.successor = None;
         match tracked.life {
             PodLife::Served if self.all_sources_seen => {
                 tracked.life = PodLife::Retiring { registered: true };
-                vec![LifecycleAction::Retire(Arc::clone(&tracked.pod))]
+                Some(LifecycleAction::Retire(Arc::clone(&tracked.pod)))
             }
-            PodLife::Served | PodLife::Retiring { .. } => Vec::new(),
+            PodLife::Served | PodLife::Retiring { .. } => None,
             PodLife::Held(_) | PodLife::Finished => {
                 let full_name = FullName::of(&tracked.pod.metadata);
                 self.forget(uid);
@@ -396,10 +394,13 @@ impl PodLifecycle {
     }
 
     /// Starts the pod that was waiting for the name of the one with `uid`, which does not need it any more.
-    fn start_next(&mut self, full_name: &FullName, uid: &ResolvedPodUid) -> Vec<LifecycleAction> {
-        let next = self.leave_queue(full_name, uid);
-        let started = next.and_then(|next| self.start(&next));
-        started.into_iter().collect()
+    fn start_next(
+        &mut self,
+        full_name: &FullName,
+        uid: &ResolvedPodUid,
+    ) -> Option<LifecycleAction> {
+        let next = self.leave_queue(full_name, uid)?;
+        self.start(&next)
     }
 
     fn forget(&mut self, uid: &ResolvedPodUid) {

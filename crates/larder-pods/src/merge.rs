@@ -178,8 +178,7 @@ impl PodMerge {
     ///
     /// A caller that handles updates asynchronously must ask after it has handled them.
     pub fn all_sources_seen(&self) -> bool {
-        let seen = |source| self.sources.get(source).is_some_and(|state| state.seen);
-        self.expected.iter().all(seen)
+        self.silent_sources().next().is_none()
     }
 
     /// The expected sources that have not been seen.
