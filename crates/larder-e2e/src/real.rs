@@ -311,14 +311,12 @@ impl RealServer {
             self.check_alive()?;
             // A process of its own: there is nothing to be notified by.
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let answer = match client(self.kubeconfig(Identity::Admin, self.address())?).await {
-                Ok(client) => client
-                    .request_text(http::Request::get("/readyz").body(Vec::new())?)
-                    .await
-                    .map_err(anyhow::Error::from),
-                Err(error) => Err(error),
+            let ask = async {
+                let client = client(self.kubeconfig(Identity::Admin, self.address())?).await?;
+                let request = http::Request::get("/readyz").body(Vec::new())?;
+                anyhow::Ok(client.request_text(request).await?)
             };
-            match answer {
+            match ask.await {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
                     return Err(error.context("the API server did not become ready"));
