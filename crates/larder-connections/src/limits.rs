@@ -14,7 +14,7 @@ pub(crate) const MAX_CONCURRENT_STREAMS: u32 = 100;
 
 /// What a server allows its clients.
 ///
-/// These, and the defaults, are kube-apiserver's where it has one: kube-apiserver 1.36,
+/// Defaults, and the constants of this module, are kube-apiserver's where it has one: kube-apiserver 1.36,
 /// `staging/src/k8s.io/apiserver/pkg/server/secure_serving.go`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
