@@ -178,7 +178,10 @@ fn hook_row(hook: &HookStatus, now: Timestamp) -> Row<8> {
 
 /// `node n1: 3 pods, 2 delivered, 1 failing; 4 volumes, 1 not delivered; 1 of 2 hooks failing`
 fn head(status: &AgentStatus) -> String {
-    let by_phase = Phase::ALL.into_iter().filter_map(|phase| {
+    let [delivered, others @ ..] = Phase::ALL;
+    // What needs attention comes first.
+    let phases = std::iter::once(delivered).chain(others.into_iter().rev());
+    let by_phase = phases.filter_map(|phase| {
         let pods = status.pods.iter();
         match pods.filter(|pod| pod.delivery.phase == phase).count() {
             0 => None,
