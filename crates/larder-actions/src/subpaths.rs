@@ -3,11 +3,13 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `find` | which mounts of a namespace show something of the pod's volumes; pure |
+//! | `reason` | why a mount keeps its content |
 //! | `source` | the new content: the present set of the volume |
 //! | `replace` | the system calls |
 //! | `updates` | which mounts are looked at, when again, and what is said of each |
 
 mod find;
+mod reason;
 mod replace;
 mod source;
 #[cfg(test)]
@@ -16,10 +18,11 @@ mod updates;
 
 use std::{os::fd::BorrowedFd, path::Path};
 
-use self::replace::{Inside, deadline, open_source};
+use self::replace::{Inside, OTHER_MOUNT, deadline, open_source};
 pub use self::{
     find::WantedMount,
-    replace::{FileId, ReplaceError, Stage},
+    reason::NotReplaced,
+    replace::{FileId, Stage},
     updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
 };
 
@@ -38,11 +41,11 @@ pub fn replace_at(
     target: &Path,
     old: FileId,
     source: &Path,
-) -> Result<(), ReplaceError> {
+) -> Result<(), NotReplaced> {
     let until = deadline();
     let record = Inside::run(mounts, until, |inside| match inside.mount_at(target)? {
         (record, file) if file == old => Ok(record),
-        _ => Err(ReplaceError::Changed),
+        _ => Err(OTHER_MOUNT),
     })?;
     let new = stage.mount_of(&open_source(source)?, record.flags)?;
     Inside::run(mounts, until, |inside| inside.replace(&record, &new, false))?;

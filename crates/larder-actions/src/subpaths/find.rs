@@ -20,6 +20,7 @@ use std::{
 use rustix::mount::MountFlags;
 use smol_str::SmolStr;
 
+use super::reason::{CHANGED, NotReplaced, UNSUPPORTED};
 use crate::processes::{
     MountLine, NamespaceMounts, PodMounts, Shown, VolumePlaces, below, each_mount, normalized,
 };
@@ -136,31 +137,30 @@ impl WantedMount {
     }
 }
 
-/// Why a mount is left alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Obstacle {
-    /// The namespace is not that of a container of this pod alone.
-    #[error("the container sees the directory of larder's volumes, or those of other pods")]
-    Foreign,
-    /// There is none.
-    #[error("the container has no such mount there: it has unmounted, moved or covered it")]
-    Missing,
-    /// There are too many.
-    #[error("the container has mounted the file more than once")]
-    Several,
-    /// There is something on it.
-    #[error("the container has mounted something over it")]
-    Covered,
-    /// The mount of an earlier attempt is still on the new one.
-    #[error("the earlier mount could not be removed from it")]
-    LeftOver,
-    /// A new mount would appear in other namespaces.
-    #[error("it lies in a mount that is shared with other namespaces")]
-    Shared,
-    /// A new mount would show the owners on the node, as whom the container may not read.
-    #[error("it maps users, which a new mount would not")]
-    MapsUsers,
-}
+/// The namespace is not that of a container of this pod alone.
+pub(super) const FOREIGN: NotReplaced = NotReplaced::new(
+    CHANGED,
+    "the container sees the directory of larder's volumes, or those of other pods",
+);
+pub(super) const MISSING: NotReplaced = NotReplaced::new(
+    CHANGED,
+    "the container has no such mount there: it has unmounted, moved or covered it",
+);
+pub(super) const SEVERAL: NotReplaced =
+    NotReplaced::new(CHANGED, "the container has mounted the file more than once");
+pub(super) const COVERED: NotReplaced =
+    NotReplaced::new(CHANGED, "the container has mounted something over it");
+/// The mount of an earlier attempt is still on the new one.
+pub(super) const LEFT_OVER: NotReplaced =
+    NotReplaced::new(CHANGED, "the earlier mount could not be removed from it");
+/// A new mount would appear in other namespaces.
+pub(super) const SHARED: NotReplaced = NotReplaced::new(
+    CHANGED,
+    "it lies in a mount that is shared with other namespaces",
+);
+/// A new mount would show the owners on the node, as whom the container may not read.
+pub(super) const MAPS_USERS: NotReplaced =
+    NotReplaced::new(UNSUPPORTED, "it maps users, which a new mount would not");
 
 /// A mount of a file or directory of one of a pod's volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ pub(super) struct VolumeMount {
     path: PathBuf,
     pub(super) is_deleted: bool,
     /// Why it is left alone.
-    pub(super) obstacle: Option<Obstacle>,
+    pub(super) obstacle: Option<NotReplaced>,
 }
 
 impl VolumeMount {
@@ -191,10 +191,7 @@ impl VolumeMount {
             set,
             path: path.to_owned(),
             is_deleted,
-            obstacle: line
-                .options
-                .ends_with(b",idmapped")
-                .then_some(Obstacle::MapsUsers),
+            obstacle: line.options.ends_with(b",idmapped").then_some(MAPS_USERS),
         })
     }
 
@@ -224,7 +221,7 @@ pub(super) fn volume_mounts<R: Read>(
     open: impl Fn() -> io::Result<R>,
     places: &VolumePlaces,
     pod: &PodMounts,
-) -> io::Result<Result<Vec<VolumeMount>, Obstacle>> {
+) -> io::Result<Result<Vec<VolumeMount>, NotReplaced>> {
     let mut namespace = NamespaceMounts::new();
     let mut found: BTreeMap<u64, VolumeMount> = BTreeMap::new();
     each_mount(open()?, |line| {
@@ -241,7 +238,7 @@ pub(super) fn volume_mounts<R: Read>(
         ControlFlow::Continue(())
     })?;
     if namespace.is_foreign() {
-        return Ok(Err(Obstacle::Foreign));
+        return Ok(Err(FOREIGN));
     }
     let parents: BTreeSet<_> = found.values().map(|mount| mount.record.parent).collect();
     let (mut children, mut shared) = (BTreeMap::new(), BTreeSet::new());
@@ -262,11 +259,11 @@ pub(super) fn volume_mounts<R: Read>(
     let (upper, lower): (BTreeSet<_>, BTreeSet<_>) = stacked.unzip();
     found.retain(|id, _| !lower.contains(id));
     for (id, mount) in &mut found {
-        let covered = children.contains_key(id).then_some(Obstacle::Covered);
-        let left_over = upper.contains(id).then_some(Obstacle::LeftOver);
+        let covered = children.contains_key(id).then_some(COVERED);
+        let left_over = upper.contains(id).then_some(LEFT_OVER);
         let is_shared = shared.contains(&mount.record.parent);
-        let shared = is_shared.then_some(Obstacle::Shared);
-        mount.obstacle = covered.or(left_over).or(shared).or(mount.obstacle);
+        let shared = is_shared.then_some(SHARED);
+        mount.obstacle = covered.or(left_over).or(shared).or(mount.obstacle.take());
     }
     Ok(Ok(found.into_values().collect()))
 }
@@ -276,7 +273,7 @@ pub(super) fn volume_mounts<R: Read>(
 pub(super) fn pick(
     mounts: &[VolumeMount],
     wanted: &[(&WantedMount, Option<u64>)],
-) -> Vec<Result<VolumeMount, Obstacle>> {
+) -> Vec<Result<VolumeMount, NotReplaced>> {
     let mut files: BTreeMap<_, (BTreeSet<&str>, Vec<&VolumeMount>)> = BTreeMap::new();
     for (one, _) in wanted {
         let (asked, _) = files.entry(one.file()).or_default();
@@ -290,14 +287,17 @@ pub(super) fn pick(
     let picked = wanted.iter().map(|(one, leads_to)| {
         let (asked, shown) = &files[&one.file()];
         if shown.len() > asked.len() {
-            return Err(Obstacle::Several);
+            return Err(SEVERAL);
         }
         let is_there = |mount: &&&VolumeMount| Some(mount.record.id) == *leads_to;
-        let is_covered = |mount: &&VolumeMount| mount.obstacle == Some(Obstacle::Covered);
+        let is_covered = |mount: &&VolumeMount| mount.obstacle == Some(COVERED);
         match shown.iter().find(is_there) {
-            Some(mount) => mount.obstacle.map_or_else(|| Ok((*mount).clone()), Err),
-            None if shown.iter().any(is_covered) => Err(Obstacle::Covered),
-            None => Err(Obstacle::Missing),
+            Some(mount) => mount
+                .obstacle
+                .clone()
+                .map_or_else(|| Ok((*mount).clone()), Err),
+            None if shown.iter().any(is_covered) => Err(COVERED),
+            None => Err(MISSING),
         }
     });
     picked.collect()

@@ -41,7 +41,10 @@ use rustix::{
 };
 use tokio::time::Instant;
 
-use super::find::{MountRecord, with_id};
+use super::{
+    find::{MountRecord, with_id},
+    reason::{CHANGED, FAILED, NotReplaced, UNSUPPORTED, failed},
+};
 use crate::namespaces::{in_thread, unshare};
 
 /// How often a lookup is made again that the kernel did not finish because something was mounted or renamed meanwhile.
@@ -53,51 +56,14 @@ const LABEL: &str = "security.selinux";
 /// Longest label that is compared.
 const MAX_LABEL: usize = 4096;
 
-/// Why a mount was not replaced. The old one stays visible.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReplaceError {
-    /// The kernel cannot.
-    #[error("replacing a mount needs Linux 6.5 or later")]
-    Unsupported,
-    /// This process may not.
-    #[error(
-        "larder is not permitted to {operation}: this needs CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE, and the \
-         PID namespace of the host"
-    )]
-    NotPermitted {
-        /// The step.
-        operation: &'static str,
-    },
-    /// Something else is there now.
-    #[error("the mount point has changed")]
-    Changed,
-    /// It is a directory, and the new one is a file, or the reverse.
-    #[error("it is of another type now")]
-    OtherType,
-    /// The programs that may read the old file might not be allowed to read the new one.
-    #[error("the new file has another SELinux label")]
-    OtherLabel,
-    /// A step has failed.
-    #[error("cannot {operation}: {source}")]
-    Failed {
-        /// The step.
-        operation: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-/// Adds the operation to an error.
-pub(super) fn failed<E: Into<io::Error>>(operation: &'static str) -> impl Fn(E) -> ReplaceError {
-    move |error| {
-        let source = error.into();
-        match source.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::PERM | Errno::ACCESS) => ReplaceError::NotPermitted { operation },
-            _ => ReplaceError::Failed { operation, source },
-        }
-    }
-}
+const OLD_KERNEL: NotReplaced =
+    NotReplaced::new(UNSUPPORTED, "replacing a mount needs Linux 6.5 or later");
+/// Something else is there now.
+pub(super) const OTHER_MOUNT: NotReplaced =
+    NotReplaced::new(CHANGED, "the mount point has changed");
+const OTHER_TYPE: NotReplaced = NotReplaced::new(FAILED, "it is of another type now");
+/// The programs that may read the old file might not be allowed to read the new one.
+const OTHER_LABEL: NotReplaced = NotReplaced::new(FAILED, "the new file has another SELinux label");
 
 /// A file that stays the same while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +115,7 @@ impl Stage {
         &self,
         source: &OwnedFd,
         flags: MountFlags,
-    ) -> Result<OwnedFd, ReplaceError> {
+    ) -> Result<OwnedFd, NotReplaced> {
         let is_dir = FileId::of_open(source)
             .map_err(failed("look at the new file"))?
             .is_dir;
@@ -214,7 +180,7 @@ const SAME_BITS: MountFlags = MountFlags::RDONLY
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
 /// Opens a file or directory to be mounted.
-pub(super) fn open_source(path: &Path) -> Result<OwnedFd, ReplaceError> {
+pub(super) fn open_source(path: &Path) -> Result<OwnedFd, NotReplaced> {
     open(path, OFlags::PATH | OFlags::NOFOLLOW).map_err(failed("open the new file"))
 }
 
@@ -259,8 +225,8 @@ impl Inside {
     pub(super) fn run<T: Send>(
         namespace: BorrowedFd<'_>,
         until: Instant,
-        work: impl FnOnce(&Self) -> Result<T, ReplaceError> + Send,
-    ) -> Result<T, ReplaceError> {
+        work: impl FnOnce(&Self) -> Result<T, NotReplaced> + Send,
+    ) -> Result<T, NotReplaced> {
         in_thread(|| {
             let thread = open("/proc/thread-self", OFlags::PATH | OFlags::DIRECTORY);
             let thread = thread.map_err(failed("open /proc"))?;
@@ -280,11 +246,11 @@ impl Inside {
     }
 
     /// The mount that `path` leads to, with its file.
-    pub(super) fn mount_at(&self, path: &Path) -> Result<(MountRecord, FileId), ReplaceError> {
-        let target = follow(path).map_err(|_| ReplaceError::Changed)?;
+    pub(super) fn mount_at(&self, path: &Path) -> Result<(MountRecord, FileId), NotReplaced> {
+        let target = follow(path).map_err(|_| OTHER_MOUNT)?;
         let look = || Ok::<_, io::Error>((mount_id(&target)?, FileId::of_open(&target)?));
         let (id, file) = look().map_err(failed("look at the mount point"))?;
-        let record = self.with_id(id)?.0.ok_or(ReplaceError::Changed)?;
+        let record = self.with_id(id)?.0.ok_or(OTHER_MOUNT)?;
         Ok((record, file))
     }
 
@@ -294,7 +260,7 @@ impl Inside {
         old: &MountRecord,
         new: &OwnedFd,
         enforces_labels: bool,
-    ) -> Result<bool, ReplaceError> {
+    ) -> Result<bool, NotReplaced> {
         let target = self.open_mount(old)?;
         let is_other = self.attach(&target, new, enforces_labels)?;
         if is_other {
@@ -309,7 +275,7 @@ impl Inside {
         target: &OwnedFd,
         new: &OwnedFd,
         enforces_labels: bool,
-    ) -> Result<bool, ReplaceError> {
+    ) -> Result<bool, NotReplaced> {
         let looked = failed::<io::Error>("look at the mount");
         let (shown, wanted) = (
             FileId::of_open(target).map_err(&looked)?,
@@ -319,21 +285,21 @@ impl Inside {
             return Ok(false);
         }
         if shown.is_dir != wanted.is_dir {
-            return Err(ReplaceError::OtherType);
+            return Err(OTHER_TYPE);
         }
         if enforces_labels {
             let shown = self.label(target);
             let shown = shown.map_err(failed("read the label of the mounted file"))?;
             let wanted = self.label(new);
             if shown != wanted.map_err(failed("read the label of the new file"))? {
-                return Err(ReplaceError::OtherLabel);
+                return Err(OTHER_LABEL);
             }
         }
         let beneath = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_BENEATH;
         move_mount(new, c"", target, c"", beneath).map_err(|errno| match errno {
-            Errno::INVAL if !mounts_beneath() => ReplaceError::Unsupported,
+            Errno::INVAL if !mounts_beneath() => OLD_KERNEL,
             errno => failed("mount beneath")(errno),
         })?;
         Ok(true)
@@ -345,27 +311,27 @@ impl Inside {
         old: &MountRecord,
         target: &OwnedFd,
         new: &OwnedFd,
-    ) -> Result<(), ReplaceError> {
+    ) -> Result<(), NotReplaced> {
         let id = mount_id(new).map_err(failed("look at the new mount"))?;
         match self.with_id(old.id)? {
             (Some(now), false) if now.parent == id => {
                 self.unmount(old, target)?;
                 // If it was moved before the new one was attached, so is the new one.
                 let is_in_place = now.mount_point == old.mount_point;
-                is_in_place.then_some(()).ok_or(ReplaceError::Changed)
+                is_in_place.then_some(()).ok_or(OTHER_MOUNT)
             }
-            _ => Err(ReplaceError::Changed),
+            _ => Err(OTHER_MOUNT),
         }
     }
 
     /// Step 5 of an attempt that has ended before it: unmounts `old`, with the newer one beneath it.
-    pub(super) fn uncover(&self, old: &MountRecord) -> Result<(), ReplaceError> {
+    pub(super) fn uncover(&self, old: &MountRecord) -> Result<(), NotReplaced> {
         self.unmount(old, &self.open_mount(old)?)
     }
 
     /// Step 3: opens the root of a mount, if it is still the same in the same place, nothing is on it, and no other namespace
     /// would see what is mounted there.
-    pub(super) fn open_mount(&self, mount: &MountRecord) -> Result<OwnedFd, ReplaceError> {
+    pub(super) fn open_mount(&self, mount: &MountRecord) -> Result<OwnedFd, NotReplaced> {
         let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
         let path = &*mount.mount_point;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -377,27 +343,24 @@ impl Inside {
         let target = loop {
             match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
                 Err(Errno::AGAIN) if tries.next().is_some() => {}
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN) => {
-                    return Err(ReplaceError::Changed);
-                }
-                found => break found.map_err(failed("open the mount point"))?,
+                found => break found.map_err(|_| OTHER_MOUNT)?,
             }
         };
         let id = mount_id(&target).map_err(failed("look at the mount point"))?;
         match self.with_id(id)? {
             (Some(found), false) if found == *mount => Ok(target),
-            _ => Err(ReplaceError::Changed),
+            _ => Err(OTHER_MOUNT),
         }
     }
 
-    fn with_id(&self, id: u64) -> Result<(Option<MountRecord>, bool), ReplaceError> {
+    fn with_id(&self, id: u64) -> Result<(Option<MountRecord>, bool), NotReplaced> {
         let read = self.table().and_then(|table| with_id(table, id));
         read.map_err(failed("read the mounts of the container"))
     }
 
     /// Unmounts the mount that is open as `target`. The path goes through `/proc`, so it leads nowhere else; but the
     /// kernel takes the last one that is mounted there.
-    pub(super) fn unmount(&self, old: &MountRecord, target: &OwnedFd) -> Result<(), ReplaceError> {
+    pub(super) fn unmount(&self, old: &MountRecord, target: &OwnedFd) -> Result<(), NotReplaced> {
         let unmount = || {
             fchdir(&self.thread)?;
             unmount(fd_path(target), UnmountFlags::DETACH)
@@ -405,7 +368,7 @@ impl Inside {
         unmount().map_err(failed("unmount the old mount"))?;
         match self.with_id(old.id)? {
             (None, _) => Ok(()),
-            _ => Err(ReplaceError::Changed),
+            _ => Err(OTHER_MOUNT),
         }
     }
 

@@ -12,9 +12,6 @@ use smol_str::SmolStr;
 
 /// The link to the present set.
 const DATA: &str = "..data";
-/// How often it is looked for again, if the set goes meanwhile.
-const TRIES: usize = 10;
-
 /// What the present set of a volume has.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -29,7 +26,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// The volume is not there, or has no set.
+    /// The volume is not there, has no set, or gets another one meanwhile.
     pub(super) fn of(directory: &Path, path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |at: &OwnedFd, path: &Path| {
@@ -38,28 +35,19 @@ impl Source {
         };
         let (only_dir, no_links) = (flags | OFlags::DIRECTORY, ResolveFlags::NO_SYMLINKS);
         let volume = openat2(CWD, directory, only_dir, Mode::empty(), no_links)?;
-        let mut tries = 0..TRIES;
-        loop {
-            let set = readlinkat(&volume, DATA, Vec::new())?;
-            let set = set.to_str().map_err(io::Error::other)?;
-            if !set.starts_with("..") || set.contains('/') || set == ".." {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            let file = match open(&volume, Path::new(set)).and_then(|set| open(&set, path)) {
-                Ok(file) => Some(file),
-                Err(Errno::NOENT | Errno::NOTDIR) => None,
-                // Something was renamed or mounted somewhere.
-                Err(Errno::AGAIN) if tries.next().is_some() => continue,
-                Err(errno) => return Err(errno.into()),
-            };
-            let is_present = readlinkat(&volume, DATA, Vec::new())?.to_bytes() == set.as_bytes();
-            if is_present {
-                let set = set.into();
-                return Ok(Self { set, file });
-            }
-            if tries.next().is_none() {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
+        let present = || readlinkat(&volume, DATA, Vec::new());
+        let link = present()?;
+        let set = link.to_str().map_err(io::Error::other)?;
+        if !set.starts_with("..") || set.contains('/') || set == ".." {
+            return Err(io::ErrorKind::InvalidData.into());
         }
+        let file = match open(&open(&volume, Path::new(set))?, path) {
+            Ok(file) => Some(file),
+            // Without the set, nothing is known of the file.
+            Err(Errno::NOENT | Errno::NOTDIR) if present()? == link => None,
+            Err(errno) => return Err(errno.into()),
+        };
+        let set = set.into();
+        Ok(Self { set, file })
     }
 }

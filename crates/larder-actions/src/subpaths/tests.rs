@@ -21,9 +21,9 @@ use rustix::{fs::inotify, mount::MountFlags};
 
 use self::container::{Container, KEY, Node, may_contain};
 use super::{
-    ReplaceError, Stage,
+    NotReplaced, Stage,
     find::{VolumeMount, WantedMount, volume_mounts},
-    replace::{Inside, deadline},
+    replace::{Inside, OTHER_MOUNT, deadline},
     source::Source,
     updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
 };
@@ -142,9 +142,9 @@ impl Pod {
     async fn inside<T: Send>(
         &mut self,
         (volume, path): (&str, &str),
-        work: impl FnOnce(&Inside, &VolumeMount, &OwnedFd, &mut Container) -> Result<T, ReplaceError>
+        work: impl FnOnce(&Inside, &VolumeMount, &OwnedFd, &mut Container) -> Result<T, NotReplaced>
         + Send,
-    ) -> Result<T, ReplaceError> {
+    ) -> Result<T, NotReplaced> {
         let namespace = self.namespace().await;
         let places = self.node.processes().places().unwrap();
         let source = Source::of(&self.node.volume(volume), Path::new(path)).unwrap();

@@ -27,8 +27,11 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    find::{Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
-    replace::{Inside, ReplaceError, Stage, deadline, enforces_labels, failed, leads_to},
+    find::{LEFT_OVER, VolumeMount, WantedMount, pick, volume_mounts},
+    reason::{
+        CHANGED, FAILED, GONE, NOT_PERMITTED, NotReplaced, REPLACED, RESULTS, UNSUPPORTED, failed,
+    },
+    replace::{Inside, Stage, deadline, enforces_labels, leads_to},
     source::Source,
 };
 use crate::{
@@ -41,25 +44,26 @@ use crate::{
 const SEARCH: Duration = Duration::from_secs(10);
 /// Longest look at a container. It reads for five seconds at most; the kernel may wait for the container.
 const LOOK: Duration = Duration::from_secs(10);
-/// Why a container is not looked at.
-const HANGS: &str = "the look at the mounts of the container does not end";
 /// Failures with the same reason after which an event says so.
 const FAILURES: u32 = 3;
-/// Why a container that runs by the pod's status is not found.
-const HIDDEN: &str =
-    "the processes of the container are not visible: larder needs the PID namespace of the host";
-/// Why nothing is mounted in a user namespace.
-const OWN_USERS: &str =
-    "the container has a user namespace of its own, in which it could make the mount writable";
-/// The values of the label `result`.
-const RESULTS: [&str; 6] = [
-    "replaced",
-    "gone",
-    "changed",
-    "unsupported",
-    "not_permitted",
-    "failed",
-];
+const LONG_SEARCH: NotReplaced = NotReplaced::new(
+    FAILED,
+    "the search for the processes of the container takes too long",
+);
+const HANGS: NotReplaced = NotReplaced::new(
+    FAILED,
+    "the look at the mounts of the container does not end",
+);
+/// A container that runs by the pod's status is not found.
+const HIDDEN: NotReplaced = NotReplaced::new(
+    NOT_PERMITTED,
+    "the processes of the container are not visible: larder needs the PID namespace of the host",
+);
+/// Nothing is mounted in a user namespace.
+const OWN_USERS: NotReplaced = NotReplaced::new(
+    UNSUPPORTED,
+    "the container has a user namespace of its own, in which it could make the mount writable",
+);
 
 /// What the pods of a node share.
 #[derive(Debug)]
@@ -95,50 +99,6 @@ impl SubPathNode {
 
     fn count(&self, result: &'static str) {
         self.results.get_or_create(&[("result", result)]).inc();
-    }
-}
-
-/// Why a mount keeps its content.
-#[derive(Clone, Debug)]
-struct Kept {
-    /// As the label of the metric.
-    result: &'static str,
-    reason: String,
-}
-
-impl Kept {
-    fn new(result: &'static str, reason: impl Into<String>) -> Self {
-        Self {
-            result,
-            reason: reason.into(),
-        }
-    }
-
-    /// Whether another attempt may succeed before the volume changes again.
-    fn may_pass(&self) -> bool {
-        !matches!(self.result, "gone" | "unsupported")
-    }
-}
-
-impl From<Obstacle> for Kept {
-    fn from(obstacle: Obstacle) -> Self {
-        let result = match obstacle {
-            Obstacle::MapsUsers => "unsupported",
-            _ => "changed",
-        };
-        Self::new(result, obstacle.to_string())
-    }
-}
-
-impl From<ReplaceError> for Kept {
-    fn from(error: ReplaceError) -> Self {
-        let result = match &error {
-            ReplaceError::Changed => "changed",
-            ReplaceError::Unsupported => "unsupported",
-            ReplaceError::NotPermitted { .. } => "not_permitted",
-            _ => "failed",
-        };
-        Self::new(result, error.to_string())
     }
 }
 
@@ -324,7 +284,14 @@ impl PodSubPaths {
         if !wanted.is_empty() {
             query.volumes = Some(due);
             query.known = Arc::clone(self.known.get_or_insert_default());
-            results = self.look(node, &query, &wanted).await;
+            let looked = self.look(node, &query, &wanted).await;
+            let all = |kept: NotReplaced| {
+                wanted
+                    .iter()
+                    .map(|&index| (index, Err(kept.clone())))
+                    .collect()
+            };
+            results = looked.unwrap_or_else(all);
         }
         self.take_in(node, &wanted, results, now)
     }
@@ -335,21 +302,16 @@ impl PodSubPaths {
         node: &Arc<SubPathNode>,
         query: &TargetQuery,
         wanted: &[usize],
-    ) -> BTreeMap<usize, Outcome> {
+    ) -> Result<BTreeMap<usize, Outcome>, NotReplaced> {
+        let found = timeout(SEARCH, query.find(&node.processes, false)).await;
+        let containers = found.map_err(|_| LONG_SEARCH)?.map_err(|error| {
+            let reason = error.to_string().into();
+            NotReplaced {
+                kind: FAILED,
+                reason,
+            }
+        })?;
         let mut results: BTreeMap<usize, Outcome> = BTreeMap::new();
-        let found = match timeout(SEARCH, query.find(&node.processes, false)).await {
-            Ok(found) => found.map_err(|error| error.to_string()),
-            Err(_) => {
-                Err("the search for the processes of the container takes too long".to_owned())
-            }
-        };
-        let containers = match found {
-            Ok(containers) => containers,
-            Err(reason) => {
-                let failed = |&index: &usize| (index, Err(Kept::new("failed", &*reason)));
-                return wanted.iter().map(failed).collect();
-            }
-        };
         for container in containers {
             let own = |&index: &usize| {
                 let mount = &self.mounts[index].mount;
@@ -375,7 +337,7 @@ impl PodSubPaths {
                     self.hanging = is_running;
                 }
             }
-            let hangs = || vec![Err(Kept::new("failed", HANGS)); indices.len()];
+            let hangs = || vec![Err(HANGS); indices.len()];
             for (index, result) in indices.iter().zip(looked.unwrap_or_else(hangs)) {
                 let slot = results.entry(*index).or_insert(Ok(false));
                 // Of containers with the same mounts, one that fails counts.
@@ -389,11 +351,10 @@ impl PodSubPaths {
         let runs = |name| query.ids.as_ref().is_some_and(|ids| ids.contains_key(name));
         for &index in wanted {
             if runs(&self.mounts[index].mount.container) {
-                let hidden = Kept::new("not_permitted", HIDDEN);
-                results.entry(index).or_insert(Err(hidden));
+                results.entry(index).or_insert(Err(HIDDEN));
             }
         }
-        results
+        Ok(results)
     }
 
     fn take_in(
@@ -411,7 +372,7 @@ impl PodSubPaths {
             let result = results.remove(&index);
             let is_replaced = matches!(result, Some(Ok(true)));
             if is_replaced {
-                node.count("replaced");
+                node.count(REPLACED);
                 status.replaced = Some(now);
                 let changed = self.volumes[&status.mount.volume].changed;
                 status.took = changed.map(|changed| changed.elapsed());
@@ -423,10 +384,10 @@ impl PodSubPaths {
                 None => MountState::Unknown,
                 Some(Ok(_)) => MountState::Live,
                 Some(Err(kept)) => {
-                    node.count(kept.result);
+                    node.count(kept.kind);
                     may_pass |= kept.may_pass();
                     behind.insert(status.mount.volume.clone());
-                    MountState::Pinned(kept.reason)
+                    MountState::Pinned(kept.reason.into_owned())
                 }
             };
             status.failures = match &state {
@@ -457,7 +418,7 @@ impl PodSubPaths {
 }
 
 /// What became of a mount: whether it was replaced.
-type Outcome = Result<bool, Kept>;
+type Outcome = Result<bool, NotReplaced>;
 
 /// The look at one container.
 struct Job {
@@ -489,14 +450,17 @@ impl Job {
     }
 
     /// The mount namespace of the container, and what each mount is in it.
-    fn look(&self, until: Instant) -> Result<(OwnedFd, Vec<Result<VolumeMount, Obstacle>>), Kept> {
+    fn look(
+        &self,
+        until: Instant,
+    ) -> Result<(OwnedFd, Vec<Result<VolumeMount, NotReplaced>>), NotReplaced> {
         let processes = &self.node.processes;
         let namespace = processes.mount_namespace(&self.container.main);
         let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
         // Checked after opening, so that the answer is about the namespace that is open. Root in a user namespace can make
         // a mount writable, unless the mount was copied into it from outside.
         if !processes.shares_users(self.container.main.pid) {
-            return Err(Kept::new("unsupported", OWN_USERS));
+            return Err(OWN_USERS);
         }
         let places = processes.places();
         let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
@@ -508,7 +472,7 @@ impl Job {
             let mut found = look()?;
             let mut uncovered = false;
             for mount in found.iter().flatten() {
-                if mount.obstacle == Some(Obstacle::LeftOver)
+                if mount.obstacle == Some(LEFT_OVER)
                     && self.wanted.iter().any(|wanted| mount.is_alike(wanted))
                 {
                     // One that stays hinders this mount only.
@@ -536,18 +500,21 @@ impl Job {
         wanted: &WantedMount,
     ) -> Outcome {
         let directory = self.pod.volumes.get(&wanted.volume);
-        let directory = directory.ok_or_else(|| Kept::new("gone", "the volume is gone"))?;
+        let directory = directory.ok_or_else(|| NotReplaced::new(GONE, "the volume is gone"))?;
         let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
         let verified = self.volumes[&wanted.volume].set.as_ref();
         if verified.is_some_and(|set| *set != source.set) {
-            return Err(Kept::new("changed", "the volume has changed meanwhile"));
+            return Err(NotReplaced::new(
+                CHANGED,
+                "the volume has changed meanwhile",
+            ));
         }
         let Some(file) = source.file else {
             let reason = match wanted.path.display() {
-                _ if wanted.is_secret => "its key is gone".to_owned(),
-                path => format!("key {path} is gone"),
+                _ if wanted.is_secret => "its key is gone".into(),
+                path => format!("key {path} is gone").into(),
             };
-            return Err(Kept::new("gone", reason));
+            return Err(NotReplaced { kind: GONE, reason });
         };
         if found.set == Some(source.set) && !found.is_deleted {
             return Ok(false);
@@ -556,10 +523,10 @@ impl Job {
         let flags = found.record.flags | MountFlags::RDONLY;
         let new = self.node.stage.mount_of(&file, flags)?;
         if !self.node.processes.is_same(&self.container.main) {
-            return Err(Kept::new("changed", "the container has ended"));
+            return Err(NotReplaced::new(CHANGED, "the container has ended"));
         }
         let enforces = (self.node.enforces_labels)();
         let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
-        Ok(Inside::run(namespace.as_fd(), until, replace)?)
+        Inside::run(namespace.as_fd(), until, replace)
     }
 }

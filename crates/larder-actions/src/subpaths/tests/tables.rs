@@ -6,7 +6,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     processes::{PodMounts, Processes},
-    subpaths::find::{Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
+    subpaths::{
+        NotReplaced,
+        find::{
+            COVERED, FOREIGN, LEFT_OVER, MAPS_USERS, MISSING, SEVERAL, SHARED, VolumeMount,
+            WantedMount, pick, volume_mounts,
+        },
+    },
 };
 
 /// The volume `v` of the pod `1`, on a device of the machine.
@@ -14,7 +20,7 @@ const HOST: &str = "1 0 8:1 / / rw - ext4 /dev/a rw\n";
 /// The beginning of the root of a container.
 const ROOT: &str = "50 1 0:9 / / rw - overlay none rw\n";
 
-fn found(table: &str) -> Result<Vec<VolumeMount>, Obstacle> {
+fn found(table: &str) -> Result<Vec<VolumeMount>, NotReplaced> {
     let proc = tempfile::tempdir().unwrap();
     fs::create_dir(proc.path().join("self")).unwrap();
     fs::write(proc.path().join("self/mountinfo"), HOST).unwrap();
@@ -35,7 +41,7 @@ fn wanted(mounts: &[(&str, &str)]) -> Vec<WantedMount> {
 
 /// The mount points that are picked for these paths of the volume, each with the mount that its path leads to, or why
 /// none is.
-fn picked(table: &str, mounts: &[(&str, u64)]) -> Vec<Result<String, Obstacle>> {
+fn picked(table: &str, mounts: &[(&str, u64)]) -> Vec<Result<String, NotReplaced>> {
     let found = found(table).unwrap();
     let paths = mounts.iter().zip(b'a'..);
     let paths: Vec<_> = paths
@@ -63,17 +69,10 @@ fn mount_of_another_path_of_the_same_volume_is_not_taken() {
         line(52, 50, "..1/d/b", "/b"),
     ];
     let own = [("a", 51), ("..data/./d//b/", 52), ("c", 50)];
-    let expected = [
-        Ok("/a".to_owned()),
-        Ok("/b".to_owned()),
-        Err(Obstacle::Missing),
-    ];
+    let expected = [Ok("/a".to_owned()), Ok("/b".to_owned()), Err(MISSING)];
     assert_eq!(picked(&table.concat(), &own), expected);
     // The path leads to that of another file.
-    assert_eq!(
-        picked(&table.concat(), &[("a", 52)]),
-        [Err(Obstacle::Missing)]
-    );
+    assert_eq!(picked(&table.concat(), &[("a", 52)]), [Err(MISSING)]);
     // The volume itself follows by itself.
     assert_eq!(WantedMount::new("web", "/v", "v", ".", false), None);
     assert_eq!(WantedMount::new("web", "/v", "v", "..data/", false), None);
@@ -87,30 +86,21 @@ fn covered_doubled_moved_and_shared_mounts_are_obstacles() {
     let over = "60 51 0:9 /x /a rw - overlay none rw\n";
     for leads_to in [51, 60] {
         let covered = picked(&[ROOT, &a, over].concat(), &[("a", leads_to)]);
-        assert_eq!(covered, [Err(Obstacle::Covered)]);
+        assert_eq!(covered, [Err(COVERED)]);
     }
     let twice = [ROOT, &a, &line(52, 50, "..1/a", "/z")].concat();
-    assert_eq!(picked(&twice, &own), [Err(Obstacle::Several)]);
+    assert_eq!(picked(&twice, &own), [Err(SEVERAL)]);
     // The pod may ask for both, below links of the image.
     assert_eq!(
         picked(&twice, &[("a", 52), ("a", 51)]),
         [Ok("/z".to_owned()), Ok("/a".to_owned())]
     );
     // Moved, or covered further up.
-    assert_eq!(
-        picked(&[ROOT, &a].concat(), &[("a", 50)]),
-        [Err(Obstacle::Missing)]
-    );
+    assert_eq!(picked(&[ROOT, &a].concat(), &[("a", 50)]), [Err(MISSING)]);
     let shared = ROOT.replace("rw -", "rw shared:7 -");
-    assert_eq!(
-        picked(&[&*shared, &a].concat(), &own),
-        [Err(Obstacle::Shared)]
-    );
+    assert_eq!(picked(&[&*shared, &a].concat(), &own), [Err(SHARED)]);
     let mapped = a.replace("ro -", "ro,relatime,idmapped -");
-    assert_eq!(
-        picked(&[ROOT, &mapped].concat(), &own),
-        [Err(Obstacle::MapsUsers)]
-    );
+    assert_eq!(picked(&[ROOT, &mapped].concat(), &own), [Err(MAPS_USERS)]);
     let follower = ROOT.replace("rw -", "rw master:7 -");
     assert_eq!(
         picked(&[&*follower, &a].concat(), &own),
@@ -122,9 +112,9 @@ fn covered_doubled_moved_and_shared_mounts_are_obstacles() {
 fn nothing_is_found_beside_other_pods_or_the_directory_of_volumes() {
     let a = line(51, 50, "..1/a", "/a");
     let other = "52 50 8:1 /agent/pods/2/volumes/v /b ro - ext4 /dev/a rw\n";
-    assert_eq!(found(&[ROOT, &a, other].concat()), Err(Obstacle::Foreign));
+    assert_eq!(found(&[ROOT, &a, other].concat()), Err(FOREIGN));
     let root = "52 50 8:1 /agent /host ro - ext4 /dev/a rw\n";
-    assert_eq!(found(&[ROOT, &a, root].concat()), Err(Obstacle::Foreign));
+    assert_eq!(found(&[ROOT, &a, root].concat()), Err(FOREIGN));
     let same_path_elsewhere = a.replace("8:1", "8:2");
     assert_eq!(
         found(&[ROOT, &same_path_elsewhere].concat()),
@@ -139,7 +129,7 @@ fn a_stack_of_two_sets_is_left_over_and_one_of_the_same_file_is_not() {
     let upper = line(51, 52, "..1/a//deleted", "/a");
     let mounts = found(&[ROOT, &upper, &lower].concat()).unwrap();
     assert_eq!(mounts.len(), 1);
-    assert_eq!(mounts[0].obstacle, Some(Obstacle::LeftOver));
+    assert_eq!(mounts[0].obstacle, Some(LEFT_OVER));
     assert!(mounts[0].is_deleted);
     assert_eq!(
         mounts[0].record.root,
