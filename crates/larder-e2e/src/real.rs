@@ -390,7 +390,7 @@ fn node_user() -> String {
     format!("system:node:{NODE}")
 }
 
-/// In an event: who has sent the request.
+/// The `user` of an audit event: who sent the request.
 const USER: &str = "/user/username";
 
 /// An event of `audit.k8s.io/v1`.

@@ -12,6 +12,7 @@ use smol_str::SmolStr;
 
 /// The link to the present set.
 const DATA: &str = "..data";
+
 /// What the present set of a volume has.
 #[derive(Debug)]
 pub(super) struct Source {

@@ -194,8 +194,8 @@ impl PodSubPaths {
         }
     }
 
-    /// Notes the set that holds the volume's content, if it is known. Containers are shown that set only, since anyone who
-    /// can write to the volume can add another one. `swapped`: the content has changed.
+    /// Records the set that has the volume's content, if it is known. Containers get to see no other set: anyone with
+    /// write access to the volume can add one. `swapped`: the content has changed.
     pub fn written(&mut self, volume: &str, set: Option<&str>, swapped: bool) {
         if let Some(state) = self.volumes.get_mut(volume) {
             state.is_due |= swapped;
@@ -205,8 +205,11 @@ impl PodSubPaths {
 
     /// The IDs of the containers that run.
     pub fn running(&mut self, ids: impl Iterator<Item = SmolStr>) {
+        if self.mounts.is_empty() {
+            return;
+        }
         let running: Vec<_> = ids.collect();
-        if !self.mounts.is_empty() && self.running != running {
+        if self.running != running {
             self.running = running;
             self.all_due();
         }

@@ -70,7 +70,7 @@ pub struct SetUp {
     pub path: PathBuf,
     /// The content that was written.
     pub written: Written,
-    /// The name of the set that holds it. Anyone who can write to the volume can point `..data` at another one.
+    /// The name of the set with this content. Anyone with write access to the volume can point `..data` at another set.
     pub set: String,
 }
 
