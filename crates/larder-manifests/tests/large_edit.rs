@@ -66,7 +66,5 @@ async fn requests_of_an_edit(count: usize) -> usize {
 /// More changes at once than the server remembers.
 #[tokio::test]
 async fn an_edit_of_many_objects_ends_no_watch_of_them() {
-    for count in [1500, 3000] {
-        assert_eq!(requests_of_an_edit(count).await, 0, "of {count} objects");
-    }
+    assert_eq!(requests_of_an_edit(1500).await, 0);
 }

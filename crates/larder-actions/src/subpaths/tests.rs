@@ -403,7 +403,7 @@ perl -e 'symlink("/other", "/etc/link"); while (! -e "/stop") { rename("/etc/a",
 // subpath 13
 #[tokio::test]
 async fn parent_that_is_replaced_by_a_link_leads_nowhere_else() {
-    let rounds = 1000;
+    let rounds = 300;
     let mounts = format!(
         "{WHOLE}; mkdir -p root/etc/a; touch root/etc/a/app.conf
         mount --bind agent/pods/1/volumes/v/key root/etc/a/app.conf"

@@ -25,7 +25,7 @@ pub(crate) fn is_internal(error: &ManifestError) -> bool {
 
 #[test]
 fn attacks_cost_time_and_memory_in_proportion_to_their_size() {
-    let kib: usize = env::var("LARDER_ATTACK_KIB").map_or(128, |size| size.parse().unwrap());
+    let kib: usize = env::var("LARDER_ATTACK_KIB").map_or(64, |size| size.parse().unwrap());
     let size = kib << 10;
     let shown = env::var("LARDER_ATTACK_KIB").is_ok();
     let limits = Limits {

@@ -407,9 +407,9 @@ async fn settle() {
 }
 
 /// Sequences for each strategy, unless `LARDER_MODEL_SEQUENCES` says otherwise.
-const STRATEGY: u32 = 500;
+const STRATEGY: u32 = 300;
 /// And for other settings of one, which share most of its code.
-const VARIANT: u32 = 200;
+const VARIANT: u32 = 120;
 
 /// One row for each kind of manager.
 fn check(config: &ManagerConfig, sequences: u32) {

@@ -233,7 +233,7 @@ fn newer(seen: u64, read: &ConfigMap) -> u64 {
 fn race(strategy: Strategy) {
     let seeds = match std::env::var("LARDER_RACE_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..rounds("LARDER_RACES", 300))
+        Err(_) => (0..rounds("LARDER_RACES", 200))
             .map(|_| fastrand::u64(..))
             .collect(),
     };

@@ -5,8 +5,8 @@ use std::{fs, process::Command};
 use super::{POD, map};
 use crate::Desk;
 
-/// Of its own, in KiB. The objects are 2 MiB; what their differences would take all at once, more than 100 MiB.
-const MEMORY: usize = 64 << 10;
+/// Of its own, in KiB. The objects are 1 MiB; what their differences would take all at once, more than 50 MiB.
+const MEMORY: usize = 32 << 10;
 
 #[test]
 fn memory_does_not_grow_with_the_pods_that_see_a_large_object() {
@@ -14,7 +14,7 @@ fn memory_does_not_grow_with_the_pods_that_see_a_large_object() {
     let pods = (0..20).map(|number| POD.replacen("name: web", &format!("name: web-{number}"), 1));
     let pods = pods.collect::<Vec<_>>().join("---");
     for (name, letter) in [("from.yaml", "a"), ("to.yaml", "b")] {
-        let data = format!("{{large: '{}'}}", letter.repeat(1 << 20));
+        let data = format!("{{large: '{}'}}", letter.repeat(512 << 10));
         fs::write(desk.path().join(name), map(&data) + "---" + &pods).unwrap();
     }
     for output in ["json", "html"] {
