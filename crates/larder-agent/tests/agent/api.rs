@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use larder_agent::local_api::Router;
 use larder_apiserver::ApiKind;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
 use crate::harness::{NODE, Node, config_map, pod};
@@ -44,6 +44,27 @@ async fn body_of_a_projection_is_bounded() {
     let request = Request::post("/v1/project").body(body).unwrap();
     let answer = node.socket_api().oneshot(request).await.unwrap();
     assert_eq!(answer.status().as_u16(), 413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unread_answers_of_other_listeners_leave_the_socket_its_room() {
+    let node = Node::start();
+    let mut unread = Vec::new();
+    loop {
+        let request = Request::get("/metrics").body(Body::empty()).unwrap();
+        // A listener of its own for each: they have one budget.
+        let answer = node.http_api().oneshot(request).await.unwrap();
+        if answer.status().as_u16() == 503 {
+            break;
+        }
+        unread.push(answer);
+        assert!(unread.len() < 100_000, "no budget");
+    }
+    assert_eq!(get(node.socket_api(), "/metrics").await.0, 200);
+    drop(unread);
+    // Documents are shared for a moment.
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(get(node.http_api(), "/metrics").await.0, 200);
 }
 
 /// What a client of the stream knows: the last line of each pod.
