@@ -390,7 +390,7 @@ fn node_user() -> String {
     format!("system:node:{NODE}")
 }
 
-/// The `user` of an audit event: who sent the request.
+/// Where an audit event names the user that made the request.
 const USER: &str = "/user/username";
 
 /// An event of `audit.k8s.io/v1`.
