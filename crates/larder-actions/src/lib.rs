@@ -11,9 +11,7 @@
 //! | `signal` | [`signal`], for the processes that the environment names |
 //! | `restart` | the environment; [`restart`] for containers that another program runs |
 //! | the metrics of rounds | [`metrics`] |
-//! | the search for processes | [`targets`], on top of [`processes`] |
-//!
-//! Beside hooks: [`subpaths`], the mounts with `subPath` that follow their volume.
+//! | the search for processes | the crate `larder-containers` |
 //!
 //! Invariants:
 //! 1. A step ends at its timeout, with everything that it has started (rule T7).
@@ -23,15 +21,12 @@
 pub mod exec;
 pub mod http;
 pub mod metrics;
-pub mod namespaces;
-pub mod processes;
 pub mod restart;
 pub mod signal;
-pub mod subpaths;
-pub mod targets;
 
 use std::time::Duration;
 
+use larder_containers::processes::{FoundContainer, Processes};
 use larder_on_change::{Action, Attempt, PodChange, Restart};
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -39,7 +34,6 @@ use tokio::time::Instant;
 use self::{
     exec::{ExecReport, Launch, LaunchError, Launched},
     http::RequestContext,
-    processes::{FoundContainer, Processes},
 };
 
 /// Where steps act.

@@ -9,13 +9,13 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{
-    StepOutcome,
+use larder_containers::{
     processes::{FoundContainer, Processes, SignalProcessError},
-    signal::stop_signal,
     targets::TargetQuery,
 };
 use larder_on_change::{Restart, StopDefaults};
+
+use crate::{StepOutcome, signal::stop_signal};
 
 /// A container that started at least this long after its variables were put in place has read them. Before that, the
 /// runtime may have read the old ones (rule R3).

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
+use larder_containers::processes::{FoundContainer, FoundProcess, Processes};
 use larder_on_change::{Signal, SignalTarget};
 use smol_str::SmolStr;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::{
-    StepEnvironment, StepOutcome,
-    processes::{FoundContainer, FoundProcess, Processes},
-};
+use crate::{StepEnvironment, StepOutcome};
 
 /// The first and the longest pause between two checks whether a process catches the signal.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));

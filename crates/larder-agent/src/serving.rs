@@ -19,7 +19,7 @@ use std::{mem, path::Path, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
-use larder_actions::subpaths::PodSubPaths;
+use larder_containers::subpaths::PodSubPaths;
 use larder_hooks::Observer;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;

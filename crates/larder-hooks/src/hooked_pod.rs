@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_actions::targets::KnownContainers;
+use larder_containers::targets::KnownContainers;
 use larder_pods::StoredPod;
 
 /// A pod with hooks. Attempts get a copy.

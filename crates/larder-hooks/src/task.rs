@@ -22,7 +22,8 @@ use std::{
 use fastrand::Rng;
 use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{exec::Machine, http::Network, metrics::RoundMetrics, processes::Processes};
+use larder_actions::{exec::Machine, http::Network, metrics::RoundMetrics};
+use larder_containers::processes::Processes;
 use larder_inputs::clock::Clock;
 use larder_objects::chain;
 use larder_on_change::{

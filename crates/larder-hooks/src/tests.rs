@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use allocation_counter::measure;
 use fastrand::Rng;
-use larder_actions::processes::Processes;
+use larder_containers::processes::Processes;
 use larder_on_change::{PartKey, PodHooks, parse::HookList};
 use larder_pods::StoredPod;
 use larder_projection::{File, Value, VolumeKind, VolumePath, disk::VolumeHost};

@@ -14,8 +14,8 @@ use larder_actions::{
     StepEnvironment, StepOutcome,
     exec::{ExecReport, Launch, LaunchError, Launched, Machine},
     http::{Files, Hosts, RequestContext},
-    processes::{FoundContainer, Processes},
 };
+use larder_containers::processes::{FoundContainer, Processes};
 use larder_objects::PodIdentity;
 use larder_on_change::{Action, Hook, OnFailure, PodChange, PodOutline};
 use smol_str::SmolStr;

@@ -25,7 +25,7 @@ use super::{
     CHANGES, Launch, LaunchError, Launched, PATH,
     users::{self, User},
 };
-use crate::namespaces::in_thread;
+use larder_containers::namespaces::in_thread;
 
 /// Starts commands on this machine.
 #[derive(Clone, Debug)]

@@ -15,10 +15,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::{
-    http::RequestContext,
-    processes::{FoundContainer, Processes},
-};
+use crate::http::RequestContext;
+use larder_containers::processes::{FoundContainer, Processes};
 use larder_objects::PodIdentity;
 use larder_on_change::{Changes, RoundId, VolumeChange};
 

@@ -10,7 +10,7 @@ use futures::FutureExt as _;
 use jiff::Timestamp;
 use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
-use larder_actions::{processes::Processes, subpaths::SubPathNode};
+use larder_containers::{processes::Processes, subpaths::SubPathNode};
 use larder_files::operation_error::OperationError;
 use larder_hooks::{HookNode, OnChange, PodChange, ProgramHook};
 use larder_inputs::{

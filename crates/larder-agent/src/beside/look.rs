@@ -6,7 +6,7 @@
 use std::{mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::subpaths::WantedMount;
+use larder_containers::subpaths::WantedMount;
 use larder_hooks::{FoundContent, OnChange};
 use larder_kubelet::{
     fingerprint::Fingerprint,

@@ -34,7 +34,7 @@ use crate::{
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::subpaths::PodSubPaths;
+use larder_containers::subpaths::PodSubPaths;
 use larder_hooks::HookedParts;
 use larder_kubelet::{
     backoff::RETRY,

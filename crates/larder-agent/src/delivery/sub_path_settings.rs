@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_actions::subpaths::{ANNOTATION, SubPathNode};
+use larder_containers::subpaths::{ANNOTATION, SubPathNode};
 use larder_pods::StoredPod;
 
 use crate::config::SubPathUpdates;

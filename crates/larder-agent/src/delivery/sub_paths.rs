@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::subpaths::{MountState, PodSubPaths, WantedMount};
+use larder_containers::subpaths::{MountState, PodSubPaths, WantedMount};
 use larder_kubelet::sub_path_mounts::SubPathMounts;
 use larder_pods::events::{EventSubject, PodReason};
 use larder_projection::Inputs;

@@ -30,7 +30,7 @@ mod volumes;
 
 use std::{process::ExitCode, sync::Arc};
 
-use larder_actions::processes::Processes;
+use larder_containers::processes::Processes;
 use larder_objects::PodIdentity;
 use larder_on_change::StopDefaults;
 use tokio::sync::mpsc::unbounded_channel;

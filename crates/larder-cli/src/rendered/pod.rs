@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use larder_actions::subpaths::ANNOTATION;
+use larder_containers::subpaths::ANNOTATION;
 use larder_objects::ObjectKey;
 use larder_on_change::{
     PodOutline,

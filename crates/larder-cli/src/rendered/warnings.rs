@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_actions::subpaths;
+use larder_containers::subpaths;
 use larder_kubelet::touch;
 use larder_objects::Kind;
 use larder_on_change::parse as on_change;

@@ -8,7 +8,7 @@ use std::{
     process::Stdio,
 };
 
-use larder_actions::{
+use larder_containers::{
     namespaces::in_thread,
     processes::{FoundContainer, Processes},
 };

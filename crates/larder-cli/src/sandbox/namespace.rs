@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use larder_actions::namespaces::unshare;
+use larder_containers::namespaces::unshare;
 use rustix::{
     io::Errno,
     mount::{

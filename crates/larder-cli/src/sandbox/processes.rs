@@ -20,7 +20,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use larder_actions::namespaces::{in_thread, unshare};
+use larder_containers::namespaces::{in_thread, unshare};
 use rustix::{
     io::Errno,
     process::{WaitOptions, wait},

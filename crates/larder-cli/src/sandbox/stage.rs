@@ -23,7 +23,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use larder_actions::{exec::CHANGES, namespaces::unshare};
+use larder_actions::exec::CHANGES;
+use larder_containers::namespaces::unshare;
 use rustix::{
     fs::{Gid, MemfdFlags, Uid, memfd_create},
     mount::{MountPropagationFlags, mount_change},

@@ -29,7 +29,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use larder_actions::processes::unescaped;
+use larder_containers::processes::unescaped;
 use larder_projection::BindOptions;
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstat, fstatvfs, open, openat2},

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _};
 
 use fastrand::Rng;
-use larder_actions::processes::Processes;
+use larder_containers::processes::Processes;
 use larder_inputs::clock::Clock;
 use larder_on_change::parse::HookList;
 use larder_projection::{

@@ -12,9 +12,9 @@ use larder_actions::{
     StepEnvironment, StepOutcome,
     exec::{CommandOutput, ExecReport, Launch, LaunchError, Launched},
     http::{Files, Hosts, RequestContext},
-    processes::{FoundContainer, Processes},
     restart,
 };
+use larder_containers::processes::{FoundContainer, Processes};
 use larder_objects::PodIdentity;
 use larder_on_change::{Action, Attempt, Content, Place, PodChange, PodOutline, Restart};
 use parking_lot::Mutex;

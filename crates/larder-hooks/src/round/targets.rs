@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{
-    http::PodAddresses,
+use larder_actions::http::PodAddresses;
+use larder_containers::{
     processes::{ContainerId, ContainerMounts, PodMounts},
     targets::TargetQuery,
 };

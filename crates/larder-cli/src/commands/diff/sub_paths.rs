@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use larder_actions::subpaths::ANNOTATION;
+use larder_containers::subpaths::ANNOTATION;
 
 use crate::rendered::{ContainerContent, MountedFile};
 

@@ -6,10 +6,10 @@ use larder_actions::{
     StepEnvironment, StepOutcome,
     exec::{CommandOutput, ExecReport, Launch, LaunchError, Launched, PATH},
     http::{Files, Hosts, RequestContext},
-    processes::{FoundContainer, Processes},
     run_attempt,
     signal::stop_signal,
 };
+use larder_containers::processes::{FoundContainer, Processes};
 use larder_objects::PodIdentity;
 use larder_on_change::{Attempt, HookId, PodChange, PodOutline, Restart, StopDefaults};
 use rustix::process::Signal;

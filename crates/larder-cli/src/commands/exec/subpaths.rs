@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use larder_actions::subpaths::{FileId, Stage, replace_at};
+use larder_containers::subpaths::{FileId, Stage, replace_at};
 use larder_projection::disk::bind_subpath;
 use tempfile::tempdir_in;
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use indexmap::IndexMap;
-use larder_actions::subpaths::ANNOTATION;
+use larder_containers::subpaths::ANNOTATION;
 use larder_objects::chain;
 use larder_projection::{Absent, Environment, Mount, Origin, PayloadError, Projection, fs_group};
 

@@ -3,11 +3,11 @@
 use std::{env, fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path};
 
 use anyhow::Context as _;
-use larder_actions::namespaces::keep_apart;
 use larder_agent::{
     beside::BesideConfig,
     config::{Config, SubPathUpdates},
 };
+use larder_containers::namespaces::keep_apart;
 use larder_kubelet::{
     kubeconfig::KubeletFiles,
     landlock::{WriteProtection, forbid_writes},

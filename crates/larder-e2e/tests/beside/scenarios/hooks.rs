@@ -3,7 +3,7 @@
 use std::fs;
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::processes::{ContainerId, PodMounts, Processes};
+use larder_containers::processes::{ContainerId, PodMounts, Processes};
 use serde_json::json;
 
 use crate::bed::{Bed, config_map_volume, container, content, pod, until, until_content};

@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 
 use crate::processes::{ContainerId, FoundContainer, PodMounts, Processes};
 
-/// What a signal or a restart uses of a round, besides its [change](larder_on_change::PodChange).
+/// Which containers of a pod are asked for, and what is known of them.
 #[derive(Clone, Debug, Default)]
 pub struct TargetQuery {
     /// The mount points of the pod's volumes in its containers.
