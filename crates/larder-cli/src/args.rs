@@ -16,6 +16,7 @@ use std::{
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
 use larder_agent::config::listen_address;
+use larder_exec::{ANCHOR, STAGE};
 
 use self::values::{duration, loopback, namespace, variable};
 pub(crate) use self::{
@@ -24,12 +25,6 @@ pub(crate) use self::{
     sidecar::{ReloadArgs, SidecarArgs},
     values::PodName,
 };
-
-/// The hidden subcommand that becomes the command of `larder exec`.
-pub(crate) const STAGE: &str = "exec-stage";
-
-/// The hidden subcommand that is process 1 of a command's PID namespace.
-pub(crate) const ANCHOR: &str = "exec-anchor";
 
 /// Deliver ConfigMaps and Secrets to pods as the kubelet does, without a kubelet
 #[derive(Debug, Parser)]
@@ -700,6 +695,15 @@ pub(crate) enum OnExit {
     Wait,
     /// Exit with its exit code
     Exit,
+}
+
+impl From<OnExit> for larder_exec::OnExit {
+    fn from(reaction: OnExit) -> Self {
+        match reaction {
+            OnExit::Wait => Self::Wait,
+            OnExit::Exit => Self::Exit,
+        }
+    }
 }
 
 #[cfg(feature = "manifests")]

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub use self::diff::manifests_of_revision;
 pub(crate) use self::sidecar::{run as run_sidecar, run_reload};
 
-use crate::{args::Command, outcome::Failure, sandbox};
+use crate::{args::Command, outcome::Failure};
 
 /// Runs a command and returns the exit code of the process.
 ///
@@ -37,8 +37,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::LogLevel(args) => log_level::run(&args),
         Command::Exec(args) => exec::run(args),
         Command::Sidecar(args) => sidecar::run(&args),
-        Command::ExecStage { plan } => sandbox::run_stage(&plan),
-        Command::ExecAnchor => sandbox::run_anchor(),
+        Command::ExecStage { plan } => Ok(larder_exec::run_stage(&plan)?),
+        Command::ExecAnchor => exec::run_anchor(),
         Command::Render(args) => render::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Refs(args) => refs::run(&args),

@@ -6,7 +6,7 @@
 //! | layer | modules | purpose |
 //! | --: | --- | --- |
 //! | 4 | `commands` | one module for each command |
-//! | 3 | `agent`, `cluster`, `input`, `offline`, `rendered`, `runtime`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
+//! | 3 | `agent`, `cluster`, `input`, `offline`, `rendered`, `runtime`, `logging`, `kubeconfig_file` | modules that several commands share |
 //! | 2 | `output` | everything that is printed |
 //! | 1 | `args`, `outcome` | what the user gave, parsed: the command line, the variables and the file of a sidecar; exit codes |
 
@@ -23,7 +23,6 @@ mod outcome;
 mod output;
 mod rendered;
 mod runtime;
-mod sandbox;
 
 use std::{ffi::OsString, path::Path, process::ExitCode};
 

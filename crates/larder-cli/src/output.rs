@@ -2,7 +2,7 @@
 //! error.
 //!
 //! Invariants:
-//! 1. Only this module and the ones below print.
+//! 1. Only this module and the ones below print, and `larder_console`, whose messages they pass on.
 //! 2. No control character of a name, value or error reaches the terminal: [`escaped`].
 //! 3. Printing never panics: a closed stream ends the output, not the process.
 
@@ -19,10 +19,7 @@ pub(crate) mod tree;
 pub(crate) mod yaml;
 
 use std::{
-    borrow::Borrow,
     env,
-    error::Error,
-    fmt,
     io::{self, BufWriter, Write},
     path::Path,
     process::ExitCode,
@@ -30,8 +27,7 @@ use std::{
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use jiff::Timestamp;
-use larder_objects::chain;
-pub(crate) use larder_objects::escaped;
+pub(crate) use larder_console::{error, escaped, first_names, note};
 
 pub(crate) use self::style::{Paint, Style};
 
@@ -58,18 +54,6 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         note(format_args!("to read {word}, write -f {word}"));
     }
     code
-}
-
-/// Prints an error with its causes, on one line.
-pub(crate) fn error(error: &dyn Error) {
-    note(chain(error));
-}
-
-/// Prints a message that is not a result.
-pub(crate) fn note(text: impl fmt::Display) {
-    let text = text.to_string();
-    // Not `eprintln!`, which panics when standard error is a broken pipe.
-    let _ = writeln!(io::stderr(), "larder: {}", escaped(&text));
 }
 
 /// Lets `print` write to standard output. A reader that stops early is not an error: `larder … | head` is valid use.
@@ -116,32 +100,10 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// The first `most` of these names, and the number of the others: `a, b and 3 more`.
-pub(crate) fn first_names<N: Borrow<str>>(names: &[N], most: usize) -> String {
-    let (first, others) = names.split_at(names.len().min(most));
-    match others.len() {
-        0 => first.join(", "),
-        others => format!("{} and {others} more", first.join(", ")),
-    }
-}
-
 /// The end of a sentence that gives its reason, if there is one.
 pub(crate) fn because(reason: &str) -> String {
     match reason {
         "" => String::new(),
         reason => format!(": {reason}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn causes_are_printed_once_and_in_order() {
-        let error = anyhow::anyhow!("disk full")
-            .context("write a")
-            .context("render web");
-        assert_eq!(chain(error.as_ref()), "render web: write a: disk full");
     }
 }

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
+use larder_exec::{ANCHOR, STAGE};
 
 use crate::{
-    args::{ANCHOR, Args, CompletionArgs, ManArgs, STAGE},
+    args::{Args, CompletionArgs, ManArgs},
     outcome::Failure,
     output,
 };

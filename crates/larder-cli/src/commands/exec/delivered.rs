@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Pod;
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
+use larder_exec::{Contents, Delivered, ExecTarget, container_called, filled, volumes};
 use larder_files::regular_file::read_regular_file;
 use larder_objects::validation::{is_label, is_subdomain};
 use larder_projection::{
@@ -21,9 +22,7 @@ use larder_projection::{
     disk::{empty_dir_path, read_environment},
 };
 
-use super::target::{
-    Contents, Delivered, ExecTarget, container_called, container_name, filled, volumes,
-};
+use super::manifests::container_name;
 use crate::{
     agent::AgentClient,
     args::PodName,

@@ -3,24 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use larder_exec::{ExecTarget, OriginRead, Stamps};
 use larder_objects::manifest::ManifestError;
-use larder_projection::pod_volumes;
 
-use super::{delivered, target::ExecTarget};
+use super::{delivered, manifests};
 use crate::{
     agent::client_config,
     args::{ExecArgs, ManifestArgs, PodName},
     input,
     outcome::Failure,
-    sandbox::Stamps,
 };
 
 /// Where the pod comes from.
+#[derive(Debug)]
 pub(super) struct Origin {
     pub(super) args: ExecArgs,
     source: PodSource,
 }
 
+#[derive(Debug)]
 enum PodSource {
     /// Files and directories, absolute. Standard input, if it is one of them, is read once.
     Manifests { paths: Vec<PathBuf>, stdin: bool },
@@ -69,7 +70,7 @@ impl Origin {
                     return Err(Failure::unreadable(why));
                 }
                 let is_valid = manifests.errors.is_empty();
-                (ExecTarget::in_manifests(manifests, args)?, is_valid)
+                (manifests::target(manifests, args)?, is_valid)
             }
             PodSource::Agent(root_dir, pod) => {
                 let container = args.container.as_deref();
@@ -81,42 +82,42 @@ impl Origin {
         Ok((target, is_valid))
     }
 
-    pub(super) fn is_followed(&self) -> bool {
-        !matches!(self.source, PodSource::Manifests { stdin: true, .. })
-    }
-
-    /// The stamps of manifests before they are read. Files of an agent are compared when they are followed.
-    pub(super) fn stamps(&self) -> Stamps {
+    /// The stamps of manifests before they are read; `None` if they are not followed. Files of an agent are compared when
+    /// they are followed.
+    pub(super) fn stamps(&self) -> Option<Stamps> {
         match &self.source {
-            PodSource::Manifests { paths, .. } => Stamps::of(paths),
-            PodSource::Agent(..) => Stamps::default(),
+            PodSource::Manifests { stdin: true, .. } => None,
+            PodSource::Manifests { paths, .. } => Some(Stamps::of(paths)),
+            PodSource::Agent(..) => Some(Stamps::default()),
         }
     }
 
-    pub(super) fn followed(&self, target: &ExecTarget) -> Vec<PathBuf> {
-        match &self.source {
-            PodSource::Manifests { paths, .. } => paths.clone(),
-            PodSource::Agent(root_dir, _) => delivered::followed(root_dir, target),
-        }
-    }
-
-    /// The paths that the private tmpfs must not hide.
-    pub(super) fn needed(&self, target: &ExecTarget) -> Vec<PathBuf> {
+    /// The paths that must stay visible in the sandbox: what is read again, and the targets of links there.
+    pub(super) fn needed(&self) -> Vec<PathBuf> {
         let mut needed = match &self.source {
             PodSource::Manifests { paths, .. } => paths.clone(),
             PodSource::Agent(root_dir, _) => vec![root_dir.clone()],
         };
-        // The targets of links, too.
         let real: Vec<_> = needed.iter().flat_map(|path| path.canonicalize()).collect();
         needed.extend(real);
-        needed.extend(std::env::current_dir());
-        needed.extend(std::env::current_exe());
-        let container = target.container();
-        needed.extend(container.working_dir.map(PathBuf::from));
-        let mounts = container.volume_mounts.iter();
-        needed.extend(mounts.map(|mount| Path::new("/").join(&mount.mount_path)));
-        let on_host = pod_volumes(&target.pod).filter_map(|volume| volume.host_path.as_ref());
-        needed.extend(on_host.map(|source| PathBuf::from(&source.path)));
         needed
+    }
+}
+
+impl larder_exec::Origin for Origin {
+    fn read(&self) -> anyhow::Result<OriginRead> {
+        let (target, is_valid) = Origin::read(self).map_err(|failure| failure.error)?;
+        Ok(if is_valid {
+            OriginRead::Whole(Box::new(target))
+        } else {
+            OriginRead::Invalid
+        })
+    }
+
+    fn followed(&self, target: &ExecTarget) -> Vec<PathBuf> {
+        match &self.source {
+            PodSource::Manifests { paths, .. } => paths.clone(),
+            PodSource::Agent(root_dir, _) => delivered::followed(root_dir, target),
+        }
     }
 }

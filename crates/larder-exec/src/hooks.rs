@@ -8,6 +8,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
+use larder_console as console;
 use larder_on_change::{
     Attempt, AttemptEnd, DigestKey, Hook, HookId, HookState, Now, PartContent, PartKey, PartTags,
     Past, PodHooks, PodOutline, Schedule,
@@ -17,8 +18,7 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::target::ExecTarget;
-use crate::output;
+use crate::target::ExecTarget;
 
 /// The command, which is the only application here.
 const COMMAND: SmolStr = SmolStr::new_static("");
@@ -26,7 +26,7 @@ const COMMAND: SmolStr = SmolStr::new_static("");
 const READS: u32 = 10;
 
 /// The hooks, and what they know of the command.
-pub(super) struct CommandHooks {
+pub(crate) struct CommandHooks {
     hooks: Arc<PodHooks>,
     schedule: Schedule<()>,
     key: DigestKey,
@@ -34,12 +34,12 @@ pub(super) struct CommandHooks {
 
 impl CommandHooks {
     /// Hooks that start from the first content that they observe (rule P7).
-    pub(super) fn new(hooks: Vec<Hook>, outline: &PodOutline) -> anyhow::Result<Self> {
+    pub(crate) fn new(hooks: Vec<Hook>, outline: &PodOutline) -> anyhow::Result<Self> {
         let hooks = hooks.into_iter().map(Arc::new);
         let hooks = Arc::new(PodHooks::of_command(hooks, outline));
         let mut schedule = Schedule::of_one(Some(fastrand::Rng::new()));
         let key = DigestKey::temporary()?;
-        let (all, now) = (Arc::clone(&hooks), output::now());
+        let (all, now) = (Arc::clone(&hooks), crate::now());
         schedule.adopt(&COMMAND, (), all, &Past::default(), &key, now);
         Ok(Self {
             hooks,
@@ -48,12 +48,12 @@ impl CommandHooks {
         })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.hooks.hooks.is_empty()
     }
 
     /// Whether one restarts the command when its variables have changed.
-    pub(super) fn restart_for_variables(&self) -> bool {
+    pub(crate) fn restart_for_variables(&self) -> bool {
         let mut hooks = self.hooks.hooks.iter();
         hooks.any(|found| found.hook.environment && found.hook.restarts())
     }
@@ -64,7 +64,7 @@ impl CommandHooks {
     /// # Errors
     ///
     /// A volume cannot be read, or the variables cannot be computed.
-    pub(super) fn observe(
+    pub(crate) fn observe(
         &mut self,
         target: &ExecTarget,
         directories: &[(&Volume, PathBuf)],
@@ -76,12 +76,12 @@ impl CommandHooks {
     }
 
     /// The attempts that begin now, and when to ask again.
-    pub(super) fn due(&mut self) -> (Vec<Attempt<()>>, Option<Instant>) {
+    pub(crate) fn due(&mut self) -> (Vec<Attempt<()>>, Option<Instant>) {
         self.schedule.due(now())
     }
 
     /// An attempt is over, for this reason if it has failed.
-    pub(super) fn ended(&mut self, id: HookId, failure: Option<&str>) {
+    pub(crate) fn ended(&mut self, id: HookId, failure: Option<&str>) {
         let end = AttemptEnd::of(failure, String::new());
         let Some(ended) = self.schedule.ended(id, &end, now()) else {
             return;
@@ -89,10 +89,10 @@ impl CommandHooks {
         let name = &ended.hook;
         if ended.is_news || failure.is_none() && ended.was_reported {
             let result = failure.unwrap_or("succeeded");
-            output::note(format_args!("on change, {name}: {result}"));
+            console::note(format_args!("on change, {name}: {result}"));
         }
         if ended.state == HookState::Failing {
-            output::note(format_args!(
+            console::note(format_args!(
                 "on change, {name}: gave up until the next change"
             ));
         }
@@ -102,7 +102,7 @@ impl CommandHooks {
 fn now() -> Now {
     Now {
         instant: Instant::now(),
-        time: output::now(),
+        time: crate::now(),
     }
 }
 
@@ -186,10 +186,8 @@ mod tests {
     };
     use serde_json::json;
 
-    use super::{
-        super::target::{Contents, Delivered},
-        *,
-    };
+    use super::*;
+    use crate::target::{Contents, Delivered};
 
     #[test]
     fn renewal_of_a_token_fires_nothing_however_its_path_is_written() {

@@ -15,7 +15,7 @@ use std::{
     io,
     os::fd::AsFd as _,
     path::Path,
-    process::{ExitCode, ExitStatus, Stdio},
+    process::{ExitStatus, Stdio},
     rc::Rc,
 };
 
@@ -34,14 +34,12 @@ use tokio::{
 };
 
 use super::{
-    inside::{Inside, this_program},
+    inside::{Inside, STAGE, this_program},
     report::{StageReport, listen},
 };
-use crate::{
-    args::{ANCHOR, STAGE},
-    outcome::Failure,
-    runtime::block_on,
-};
+
+/// The hidden subcommand that is process 1 of a command's PID namespace.
+pub const ANCHOR: &str = "exec-anchor";
 
 /// What happens to a command.
 #[derive(Clone, Copy, Debug)]
@@ -125,22 +123,24 @@ impl Processes {
 }
 
 /// `larder exec-anchor`: reaps orphaned processes until standard input ends.
-pub(crate) fn run_anchor() -> Result<ExitCode, Failure> {
-    block_on(async {
-        let stdin = io::stdin().as_fd().try_clone_to_owned();
-        let supervisor = stdin
-            .and_then(pipe::Receiver::from_owned_fd)
-            .context("standard input is not a pipe")?;
-        let mut children = signal(SignalKind::child()).context("cannot receive signals")?;
-        loop {
-            // Both arms are cancel-safe.
-            tokio::select! {
-                // Nothing is ever written to it.
-                ended = supervisor.readable() => return Ok(ended.map(|()| ExitCode::SUCCESS)?),
-                _ = children.recv() => reap()?,
-            }
+///
+/// # Errors
+///
+/// Standard input is not a pipe, or children cannot be waited for.
+pub async fn run_anchor() -> anyhow::Result<()> {
+    let stdin = io::stdin().as_fd().try_clone_to_owned();
+    let supervisor = stdin
+        .and_then(pipe::Receiver::from_owned_fd)
+        .context("standard input is not a pipe")?;
+    let mut children = signal(SignalKind::child()).context("cannot receive signals")?;
+    loop {
+        // Both arms are cancel-safe.
+        tokio::select! {
+            // Nothing is ever written to it.
+            ended = supervisor.readable() => return Ok(ended?),
+            _ = children.recv() => reap()?,
         }
-    })
+    }
 }
 
 /// Reaps the children that have ended.

@@ -10,56 +10,53 @@ use std::{
 };
 
 use anyhow::Context as _;
+use larder_console as console;
 use smol_str::SmolStr;
 use tokio::sync::watch;
 
-use super::{
+use crate::{
     hooks::CommandHooks,
-    origin::Origin,
+    origin::{ExecSettings, Origin, OriginRead},
+    sandbox::{self, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan},
     security::{identity, unsupported},
     start::{MountSource, MountedVolume, Start},
     subpaths::SubPaths,
     target::ExecTarget,
     volumes::Volumes,
 };
-use crate::{
-    outcome::Failure,
-    output,
-    sandbox::{self, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan},
-};
 
 /// The effect of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Update {
+pub(crate) struct Update {
     /// Names of the command's volumes that have other content.
-    pub(super) volumes: Vec<String>,
+    pub(crate) volumes: Vec<String>,
     /// Whether the next start of the command would have something otherwise than the present content.
-    pub(super) start: bool,
+    pub(crate) start: bool,
 }
 
 /// One start of the command.
-pub(super) struct Started {
-    pub(super) inside: Rc<Inside>,
+pub(crate) struct Started {
+    pub(crate) inside: Rc<Inside>,
     /// The number of the content that it has started with.
-    pub(super) content: u64,
+    pub(crate) content: u64,
     /// What it has started with.
-    pub(super) start: Start,
+    pub(crate) start: Start,
 }
 
 /// What rounds learn of the command while they run.
 #[derive(Default)]
-pub(super) struct CommandState {
+pub(crate) struct CommandState {
     /// The start that runs.
     started: Option<Rc<Started>>,
     /// Counts the changes.
-    pub(super) content: u64,
+    pub(crate) content: u64,
     /// The container has read a Secret or a token at some time. What commands of hooks print may hold it.
-    pub(super) has_read_secrets: bool,
+    pub(crate) has_read_secrets: bool,
 }
 
 impl CommandState {
     /// The start that runs.
-    pub(super) fn started(&self) -> Rc<Started> {
+    pub(crate) fn started(&self) -> Rc<Started> {
         Rc::clone(self.started.as_ref().expect("rounds run beside a command"))
     }
 
@@ -69,13 +66,14 @@ impl CommandState {
 }
 
 /// One `larder exec`.
-pub(super) struct Session<'a> {
-    pub(super) origin: Arc<Origin>,
+pub(crate) struct Session<'a> {
+    pub(crate) origin: Arc<dyn Origin>,
+    pub(crate) settings: ExecSettings,
     sandbox: &'a Sandbox,
     volumes: Volumes<'a>,
-    pub(super) target: ExecTarget,
+    pub(crate) target: ExecTarget,
     /// The state of the command.
-    pub(super) state: watch::Sender<CommandState>,
+    pub(crate) state: watch::Sender<CommandState>,
     /// The mounts by subPath, unless they keep their content.
     subpaths: Option<SubPaths>,
     /// The volumes of which it was printed that the command keeps their old files.
@@ -84,8 +82,9 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Sets up all volumes, before the first start, and prints what the command will lack.
-    pub(super) fn new(
-        origin: Arc<Origin>,
+    pub(crate) fn new(
+        origin: Arc<dyn Origin>,
+        settings: ExecSettings,
         sandbox: &'a Sandbox,
         target: ExecTarget,
     ) -> anyhow::Result<Self> {
@@ -99,7 +98,7 @@ impl<'a> Session<'a> {
             let set_up = volumes.refresh(&target, volume);
             set_up.with_context(|| format!("cannot set up volume {}", volume.name))?;
             if MountSource::of(volume, &target.contents).is_none() {
-                output::note(format_args!(
+                console::note(format_args!(
                     "volume {} is of an unsupported type, ignored: its path stays as it is",
                     volume.name
                 ));
@@ -107,15 +106,16 @@ impl<'a> Session<'a> {
         }
         let unsupported = unsupported(&target.pod, target.container());
         if !unsupported.is_empty() {
-            output::note(format_args!(
+            console::note(format_args!(
                 "securityContext: {} cannot be applied here, ignored",
                 unsupported.join(", ")
             ));
         }
-        let follows_subpaths = origin.args.subpath_updates;
+        let follows_subpaths = settings.subpath_updates;
         Ok(Self {
             subpaths: follows_subpaths.then(|| SubPaths::new(&sandbox.staging)),
             origin,
+            settings,
             sandbox,
             volumes,
             target,
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
     }
 
     /// Starts the command: writes the plan for the stage.
-    pub(super) fn start(&mut self) -> anyhow::Result<Processes> {
+    pub(crate) fn start(&mut self) -> anyhow::Result<Processes> {
         let start = self.next_start()?;
         let mut mounts = Vec::new();
         for mount in &start.mounts {
@@ -170,20 +170,20 @@ impl<'a> Session<'a> {
     }
 
     /// What the next start would have otherwise than the command that runs: names of variables, never values.
-    pub(super) fn outdated(&self) -> Vec<String> {
+    pub(crate) fn outdated(&self) -> Vec<String> {
         let started = self.state.borrow().started();
         let next = self.next_start();
         next.map_or_else(|_| Vec::new(), |next| started.start.differences(&next))
     }
 
     /// Whether the command has started before the present content was there.
-    pub(super) fn has_missed_changes(&self) -> bool {
+    pub(crate) fn has_missed_changes(&self) -> bool {
         let state = self.state.borrow();
         state.started().content != state.content
     }
 
     /// The directories of the volumes that larder fills, as this process sees them.
-    pub(super) fn directories(&self) -> BTreeMap<SmolStr, PathBuf> {
+    pub(crate) fn directories(&self) -> BTreeMap<SmolStr, PathBuf> {
         let directories = self.volumes.directories(&self.target).into_iter();
         directories
             .map(|(volume, directory)| (volume.name.as_str().into(), directory))
@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
 
     /// Passes the present content to the hooks: everything that has changed together is in place (rule F1). The first
     /// time, the command is about to start with it (rule P7).
-    pub(super) fn observe(&self, hooks: &mut CommandHooks) -> anyhow::Result<()> {
+    pub(crate) fn observe(&self, hooks: &mut CommandHooks) -> anyhow::Result<()> {
         if hooks.is_empty() {
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl<'a> Session<'a> {
     }
 
     /// Replaces what is mounted by subPath in the running command, where the volume has another file or directory now.
-    pub(super) fn update_subpaths(&mut self) {
+    pub(crate) fn update_subpaths(&mut self) {
         let start = self.next_start();
         let Some(subpaths) = &mut self.subpaths else {
             return;
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
     }
 
     /// Prints once for which of the volumes `changed` the command keeps the old files (rule F7).
-    pub(super) fn note_stale_subpaths(&mut self, changed: &[String]) {
+    pub(crate) fn note_stale_subpaths(&mut self, changed: &[String]) {
         let (None, Ok(start)) = (&self.subpaths, self.next_start()) else {
             return;
         };
@@ -236,7 +236,7 @@ impl<'a> Session<'a> {
             let is_stale = mounts.any(MountedVolume::follows_subpath);
             if is_stale && self.stale.insert(volume.clone()) {
                 let container = &self.target.container;
-                output::note(format_args!(
+                console::note(format_args!(
                     "container {container} mounts {volume} by subPath: only a restart shows it the new file"
                 ));
             }
@@ -248,22 +248,22 @@ impl<'a> Session<'a> {
     }
 
     fn start_of(&self, target: &ExecTarget) -> anyhow::Result<Start> {
-        Start::of(target, &self.origin.args.command, self.sandbox.mapped)
+        Start::of(target, &self.settings.command, self.sandbox.mapped)
     }
 
     /// Brings everything up to date with what was `read`. A failed part is reported and keeps its last good copy.
-    pub(super) fn update(
+    pub(crate) fn update(
         &mut self,
-        read: Result<(ExecTarget, bool), Failure>,
+        read: anyhow::Result<OriginRead>,
         follower: Option<&mut Follower>,
     ) -> Update {
         let next = match read {
-            Ok((target, true)) => target,
+            Ok(OriginRead::Whole(target)) => *target,
             incomplete => {
-                if let Err(failure) = incomplete {
-                    output::error(failure.error.as_ref());
+                if let Err(error) = incomplete {
+                    console::error(error.as_ref());
                 }
-                output::note("keeping the last good state");
+                console::note("keeping the last good state");
                 return Update::default();
             }
         };
@@ -279,7 +279,7 @@ impl<'a> Session<'a> {
                 Err(error) => {
                     let volume = &volume.name;
                     let what = format!("cannot update volume {volume}, keeping its last good copy");
-                    output::error(error.context(what).as_ref());
+                    console::error(error.context(what).as_ref());
                 }
             }
         }
@@ -290,7 +290,7 @@ impl<'a> Session<'a> {
             }
             Err(error) => {
                 let error = error.context("cannot compute the next start, keeping the current one");
-                output::error(error.as_ref());
+                console::error(error.as_ref());
                 return update;
             }
         }
@@ -303,7 +303,7 @@ impl<'a> Session<'a> {
 }
 
 /// Writes a plan that only this user can read.
-pub(super) fn write_plan(path: &Path, plan: &StagePlan) -> io::Result<()> {
+pub(crate) fn write_plan(path: &Path, plan: &StagePlan) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     Ok(serde_json::to_writer(options.open(path)?, plan)?)

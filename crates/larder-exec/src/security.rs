@@ -36,7 +36,7 @@ const UNCONFINED: &str = "Unconfined";
 ///
 /// `runAsNonRoot` is set, and the command would run as root. The messages are the kubelet's
 /// (kubelet v1.36, `pkg/kubelet/kuberuntime/security_context_others.go`).
-pub(super) fn identity(
+pub(crate) fn identity(
     pod: &Pod,
     container: ContainerView<'_>,
     mapped: Option<(u32, u32)>,
@@ -89,7 +89,7 @@ fn contexts(pod: &Pod, container: ContainerView<'_>) -> (PodSecurityContext, Sec
 /// # Errors
 ///
 /// A capability is unknown.
-pub(super) fn privileges(
+pub(crate) fn privileges(
     container: ContainerView<'_>,
     as_root: bool,
 ) -> anyhow::Result<Privileges> {
@@ -136,13 +136,13 @@ fn capability(name: &str) -> anyhow::Result<CapabilitySet> {
 }
 
 /// Whether the root file system is read-only.
-pub(super) fn has_read_only_root(container: ContainerView<'_>) -> bool {
+pub(crate) fn has_read_only_root(container: ContainerView<'_>) -> bool {
     let own = container.security_context;
     own.and_then(|own| own.read_only_root_filesystem) == Some(true)
 }
 
 /// Fields of the security contexts that only a container runtime can apply.
-pub(super) fn unsupported(pod: &Pod, container: ContainerView<'_>) -> Vec<&'static str> {
+pub(crate) fn unsupported(pod: &Pod, container: ContainerView<'_>) -> Vec<&'static str> {
     let (of_pod, own) = contexts(pod, container);
     let seccomp = own.seccomp_profile.or(of_pod.seccomp_profile);
     let seccomp = seccomp.is_some_and(|profile| profile.type_ != UNCONFINED);

@@ -22,7 +22,8 @@ use tokio::{
     sync::SetOnce,
 };
 
-use crate::args::STAGE;
+/// The hidden subcommand that becomes the command of `larder exec`.
+pub const STAGE: &str = "exec-stage";
 
 /// A command that was started, and may have ended.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use larder_actions::{
     run_attempt,
     signal::stop_signal,
 };
+use larder_console as console;
 use larder_containers::processes::{FoundContainer, Processes};
 use larder_objects::PodIdentity;
 use larder_on_change::{Attempt, HookId, PodChange, PodOutline, Restart, StopDefaults};
@@ -19,37 +20,36 @@ use tokio::{
     time::timeout,
 };
 
-use super::session::{CommandState, Session, Started, write_plan};
 use crate::{
-    output,
     sandbox::{CommandSettings, HookPlan, StagePlan},
+    session::{CommandState, Session, Started, write_plan},
 };
 
 /// Beginning of the stage's message that a command does not exist, and its exit status.
 const NOT_FOUND: (&str, &str) = ("larder: cannot run ", "exit status 127");
 
 /// A restart that a hook asks the supervisor for.
-pub(super) struct RestartRequest {
+pub(crate) struct RestartRequest {
     /// The first signal.
-    pub(super) signal: Signal,
+    pub(crate) signal: Signal,
     /// Time until KILL.
-    pub(super) grace: Duration,
+    pub(crate) grace: Duration,
     /// Why, for people.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     /// Sent when the command has been started again.
-    pub(super) done: oneshot::Sender<()>,
+    pub(crate) done: oneshot::Sender<()>,
 }
 
 /// The input that the steps of all rounds share.
-pub(super) struct CommandContext {
-    pub(super) pod: PodIdentity,
-    pub(super) outline: PodOutline,
+pub(crate) struct CommandContext {
+    pub(crate) pod: PodIdentity,
+    pub(crate) outline: PodOutline,
     /// How a restart ends the command, unless the hook says otherwise.
-    pub(super) stop: StopDefaults,
-    pub(super) restarts: UnboundedSender<RestartRequest>,
-    pub(super) processes: Processes,
+    pub(crate) stop: StopDefaults,
+    pub(crate) restarts: UnboundedSender<RestartRequest>,
+    pub(crate) processes: Processes,
     /// Where the plans of commands are.
-    pub(super) staging: PathBuf,
+    pub(crate) staging: PathBuf,
 }
 
 /// Where the steps of a round act: the command that runs.
@@ -63,7 +63,7 @@ struct CommandEnvironment<'a> {
 }
 
 /// Runs the steps of an attempt until one fails.
-pub(super) fn run<'a>(
+pub(crate) fn run<'a>(
     attempt: Attempt<()>,
     context: &'a CommandContext,
     session: &Session<'_>,
@@ -135,7 +135,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
     ) -> StepOutcome {
         if let Some(failure) = failure {
             let (hook, reason) = (&change.hook, failure.reason());
-            output::note(format_args!("on change, {hook}: {reason}"));
+            console::note(format_args!("on change, {hook}: {reason}"));
         }
         if let Err(skipped) = self.started_since() {
             return skipped;
@@ -219,13 +219,13 @@ impl StepEnvironment for CommandEnvironment<'_> {
         match &report.output {
             CommandOutput::Shown(output) => {
                 for line in output.lines() {
-                    output::note(format_args!("on change, {hook}: {line}"));
+                    console::note(format_args!("on change, {hook}: {line}"));
                 }
             }
             _ if report.outcome.is_success() => {}
             _ => {
                 if let Some(output) = report.unshown() {
-                    output::note(format_args!("on change, {hook}: {output}"));
+                    console::note(format_args!("on change, {hook}: {output}"));
                 }
             }
         }

@@ -33,7 +33,7 @@ const VOLUMES: &str = "volumes";
 
 /// The private tmpfs, in private namespaces.
 #[derive(Debug)]
-pub(crate) struct Sandbox {
+pub struct Sandbox {
     /// Where the private tmpfs is mounted.
     pub(crate) staging: PathBuf,
     /// User and group outside, if they are mapped into a user namespace.

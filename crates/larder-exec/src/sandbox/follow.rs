@@ -116,11 +116,11 @@ fn directories(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
 
 /// The stamps of files at some time, from which later writes can be seen. Empty by default.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stamps(BTreeSet<(Option<Stamp>, PathBuf)>);
+pub struct Stamps(BTreeSet<(Option<Stamp>, PathBuf)>);
 
 impl Stamps {
     /// The stamps of files, and of those in directories, now.
-    pub(crate) fn of(paths: &[PathBuf]) -> Self {
+    pub fn of(paths: &[PathBuf]) -> Self {
         let files = paths.iter().flat_map(|path| match fs::read_dir(path) {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
             Err(_) => vec![path.clone()],

@@ -36,7 +36,7 @@ pub(crate) fn forwarded() -> anyhow::Result<impl Stream<Item = (Signal, bool)> +
 }
 
 /// The exit code for a status: its own, or 128 plus the signal.
-pub(crate) fn exit_code(status: ExitStatus) -> u8 {
+pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok())
         .unwrap_or(u8::MAX)

@@ -24,6 +24,7 @@ use std::{
 
 use anyhow::Context as _;
 use larder_actions::exec::CHANGES;
+use larder_console as console;
 use larder_containers::namespaces::unshare;
 use rustix::{
     fs::{Gid, MemfdFlags, Uid, memfd_create},
@@ -42,14 +43,17 @@ use super::{
     report::connect,
     view::{PROC, PrivateView},
 };
-use crate::{outcome::Failure, output};
 
 /// Runs the stage with the plan in the file `plan`. Returns only if the command could not be run.
-pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
+///
+/// # Errors
+///
+/// The view of the container cannot be made.
+pub fn run(plan: &Path) -> anyhow::Result<ExitCode> {
     // Step 1
     match take(plan)? {
-        StagePlan::Command(plan) => Ok(become_command(&plan)?),
-        StagePlan::Hook(plan) => Ok(become_hook(plan)?),
+        StagePlan::Command(plan) => become_command(&plan),
+        StagePlan::Hook(plan) => become_hook(plan),
     }
 }
 
@@ -184,6 +188,6 @@ fn execute(
         126
     };
     let what = format!("cannot run {}", program.display());
-    output::error(anyhow::Error::from(error).context(what).as_ref());
+    console::error(anyhow::Error::from(error).context(what).as_ref());
     Ok(ExitCode::from(code))
 }

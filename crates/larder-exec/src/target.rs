@@ -2,34 +2,29 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use anyhow::anyhow;
 use k8s_openapi::api::core::v1::{EnvVar, Pod, Volume};
-use larder_objects::{SecretBytes, manifest::Manifests};
+use larder_console as console;
+use larder_objects::SecretBytes;
 use larder_on_change::PodOutline;
 use larder_projection::{
-    ContainerKind, ContainerView, Environment, Inputs, Value, VolumeKind, containers, environment,
-    pod_volumes, project,
+    ContainerView, Environment, Inputs, Value, VolumeKind, containers, environment, pod_volumes,
+    project,
 };
-
-use crate::{
-    args::ExecArgs,
-    offline::{ClusterObjects, Offline, OfflinePod, did_you_mean},
-    outcome::Failure,
-    output,
-};
-
-/// Number of pods that are named to choose from.
-const NAMED_PODS: usize = 10;
 
 /// A container of a pod, at one time.
-pub(super) struct ExecTarget {
-    pub(super) pod: Pod,
-    pub(super) container: String,
-    pub(super) contents: Contents,
+#[derive(Debug)]
+pub struct ExecTarget {
+    /// Its pod.
+    pub pod: Pod,
+    /// Its name, which one of the pod's containers has.
+    pub container: String,
+    /// Its variables and volumes.
+    pub contents: Contents,
 }
 
 /// The source of the container's variables and volumes.
-pub(super) enum Contents {
+#[derive(Debug)]
+pub enum Contents {
     /// Objects to project.
     Inputs(Box<Inputs>),
     /// Files that an agent has written.
@@ -37,46 +32,19 @@ pub(super) enum Contents {
 }
 
 /// The environment and volumes that an agent has delivered to a container.
-pub(super) struct Delivered {
-    pub(super) variables: BTreeMap<String, SecretBytes>,
-    pub(super) environment: PathBuf,
+#[derive(Debug)]
+pub struct Delivered {
+    /// The variables.
+    pub variables: BTreeMap<String, SecretBytes>,
+    /// The file that they were read from.
+    pub environment: PathBuf,
     /// Directories of the volumes that the container mounts, by name; an emptyDir only if it exists.
-    pub(super) volumes: BTreeMap<String, PathBuf>,
+    pub volumes: BTreeMap<String, PathBuf>,
 }
 
 impl ExecTarget {
-    /// The requested container in manifests; without names, the first container of the only pod.
-    pub(super) fn in_manifests(manifests: Manifests, args: &ExecArgs) -> Result<Self, Failure> {
-        let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
-        if args.assume_missing {
-            offline.assume_missing(None);
-        }
-        let index = match (&args.pod, offline.pods.as_slice()) {
-            (Some(wanted), _) => offline.position(wanted, &args.namespace)?,
-            (None, []) => return Err(anyhow!("no pod in the manifests").into()),
-            (None, [_]) => 0,
-            (None, pods) => {
-                let pods = pods.iter().map(|pod| &pod.pod.metadata);
-                let names = pods.filter_map(|pod| {
-                    let (namespace, name) = (pod.namespace.as_deref()?, pod.name.as_deref()?);
-                    Some(format!("{namespace}/{name}"))
-                });
-                let names = names.take(NAMED_PODS).collect::<Vec<_>>().join(", ");
-                return Err(Failure::unreadable(format!(
-                    "several pods in the manifests: name one with --pod, such as {names}"
-                )));
-            }
-        };
-        let OfflinePod { pod, inputs, .. } = offline.pods.swap_remove(index);
-        Ok(Self {
-            container: container_name(&pod, args.container.as_deref())?,
-            contents: Contents::Inputs(Box::new(inputs)),
-            pod,
-        })
-    }
-
     /// Sets variables of the container. Those of manifests that refer to them follow.
-    pub(super) fn set_variables(&mut self, variables: &[(String, String)]) {
+    pub fn set_variables(&mut self, variables: &[(String, String)]) {
         if let Contents::Delivered(delivered) = &mut self.contents {
             let all = variables.iter().cloned();
             let all = all.map(|(name, value)| (name, SecretBytes::new(value.into())));
@@ -109,7 +77,7 @@ impl ExecTarget {
     }
 
     /// Prints which variables and files are empty because their values are not known.
-    pub(super) fn note_unknown(&self) {
+    pub(crate) fn note_unknown(&self) {
         // Its errors are those of the start.
         let environment = self.environment().unwrap_or_default();
         let line = |name: String, value: &Value<'_>| {
@@ -129,23 +97,23 @@ impl ExecTarget {
             }
         }
         if !unknown.is_empty() {
-            output::note(format_args!(
+            console::note(format_args!(
                 "not known here, so empty: {}; --env NAME=VALUE sets a variable",
                 unknown.join(", ")
             ));
         }
     }
 
-    pub(super) fn uid(&self) -> &str {
+    pub(crate) fn uid(&self) -> &str {
         self.pod.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn container(&self) -> ContainerView<'_> {
+    pub(crate) fn container(&self) -> ContainerView<'_> {
         container_called(&self.pod, &self.container)
     }
 
     /// What hooks may name: the container, and the volumes that it mounts.
-    pub(super) fn outline(&self) -> PodOutline {
+    pub fn outline(&self) -> PodOutline {
         let mut outline = PodOutline::of(&self.pod);
         let mounted: Vec<_> = self.volumes().map(|volume| volume.name.as_str()).collect();
         let (containers, volumes) = (&mut outline.containers, &mut outline.volumes);
@@ -159,7 +127,7 @@ impl ExecTarget {
     }
 
     /// The variables of the container.
-    pub(super) fn environment(&self) -> anyhow::Result<Environment<'_>> {
+    pub(crate) fn environment(&self) -> anyhow::Result<Environment<'_>> {
         match &self.contents {
             Contents::Inputs(inputs) => Ok(environment(&self.pod, self.container(), inputs)?),
             Contents::Delivered(delivered) => {
@@ -171,52 +139,29 @@ impl ExecTarget {
     }
 
     /// The volumes that the container mounts.
-    pub(super) fn volumes(&self) -> impl Iterator<Item = &Volume> {
+    pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
         volumes(&self.pod, self.container())
     }
 }
 
-/// The container called `name`, which [`container_name`] has returned.
-pub(super) fn container_called<'a>(pod: &'a Pod, name: &str) -> ContainerView<'a> {
+/// The container called `name`.
+///
+/// # Panics
+///
+/// The pod has none of this name.
+pub fn container_called<'a>(pod: &'a Pod, name: &str) -> ContainerView<'a> {
     let mut all = containers(pod);
     let found = all.find(|container| container.name == name);
     found.expect("the name is that of one of the pod's containers")
 }
 
 /// The volumes that a container mounts.
-pub(super) fn volumes<'a>(
-    pod: &'a Pod,
-    container: ContainerView<'a>,
-) -> impl Iterator<Item = &'a Volume> {
+pub fn volumes<'a>(pod: &'a Pod, container: ContainerView<'a>) -> impl Iterator<Item = &'a Volume> {
     let used: Vec<_> = container.volumes().collect();
     pod_volumes(pod).filter(move |volume| used.contains(&&*volume.name))
 }
 
 /// The volumes among `volumes` that larder fills.
-pub(super) fn filled<'a>(
-    volumes: impl Iterator<Item = &'a Volume>,
-) -> impl Iterator<Item = &'a Volume> {
+pub fn filled<'a>(volumes: impl Iterator<Item = &'a Volume>) -> impl Iterator<Item = &'a Volume> {
     volumes.filter(|volume| VolumeKind::of(volume).is_some())
-}
-
-/// The container of this name; without one, the first that is not an init container.
-pub(super) fn container_name(pod: &Pod, wanted: Option<&str>) -> anyhow::Result<String> {
-    let found = containers(pod).find(|container| match wanted {
-        Some(name) => container.name == name,
-        None => container.kind == ContainerKind::Regular,
-    });
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    match (found, wanted) {
-        (Some(container), _) => Ok(container.name.to_owned()),
-        (None, Some(wanted)) => {
-            let all: Vec<_> = containers(pod).map(|container| container.name).collect();
-            let hint = did_you_mean(wanted, all.iter().copied());
-            let hint = match &*hint {
-                "" => format!("it has {}", all.join(", ")),
-                hint => hint.to_owned(),
-            };
-            Err(anyhow!("pod {name} has no container {wanted}; {hint}"))
-        }
-        (None, None) => Err(anyhow!("pod {name} has no container")),
-    }
 }

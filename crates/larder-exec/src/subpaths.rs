@@ -15,18 +15,18 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use larder_console as console;
 use larder_containers::subpaths::{FileId, Stage, replace_at};
 use larder_projection::disk::bind_subpath;
 use tempfile::tempdir_in;
 
-use super::start::MountedVolume;
-use crate::output;
+use crate::start::MountedVolume;
 
 /// How often a directory is copied again if its set is removed meanwhile.
 const COPIES: u32 = 10;
 
 /// The mounts by subPath of a command.
-pub(super) struct SubPaths {
+pub(crate) struct SubPaths {
     /// In the private tmpfs.
     root: PathBuf,
     /// By the position of the mount in the container.
@@ -48,7 +48,7 @@ struct Mounted {
 
 impl SubPaths {
     /// The copies are in the private tmpfs `staging`.
-    pub(super) fn new(staging: &Path) -> Self {
+    pub(crate) fn new(staging: &Path) -> Self {
         Self {
             root: staging.join("follow"),
             mounted: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl SubPaths {
     /// # Errors
     ///
     /// A directory cannot be copied.
-    pub(super) fn first(&mut self, mount: &MountedVolume, source: PathBuf) -> io::Result<PathBuf> {
+    pub(crate) fn first(&mut self, mount: &MountedVolume, source: PathBuf) -> io::Result<PathBuf> {
         let id = FileId::of(&source)?;
         let (path, copies) = if id.is_dir() {
             let copy = copy(&self.root.join("copies"), &source)?;
@@ -81,12 +81,12 @@ impl SubPaths {
 
     /// Replaces the mounts whose source in the directory `volume` has changed. A mount that cannot be replaced keeps
     /// its content; the reason is printed once.
-    pub(super) fn update(&mut self, mount: &MountedVolume, volume: &Path, mounts: &OwnedFd) {
+    pub(crate) fn update(&mut self, mount: &MountedVolume, volume: &Path, mounts: &OwnedFd) {
         if let Err(error) = self.try_update(mount, volume, mounts)
             && !mem::replace(&mut self.is_noted, true)
         {
             let what = format!("{} keeps its content until a restart", mount.target);
-            output::error(error.context(what).as_ref());
+            console::error(error.context(what).as_ref());
         }
     }
 

@@ -5,6 +5,7 @@
 //! 2. After that: permitted, effective and inheritable sets, and `no_new_privs`.
 
 use anyhow::Context as _;
+use larder_console as console;
 use rustix::{
     io::Errno,
     thread::{
@@ -14,8 +15,6 @@ use rustix::{
     },
 };
 use serde::{Deserialize, Serialize};
-
-use crate::output;
 
 /// The limits that a security context sets. By default there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +61,7 @@ impl Privileges {
         let names: Vec<_> = unavailable.iter_names().map(|(name, _)| name).collect();
         if !names.is_empty() {
             let names = names.join(", ");
-            output::note(format_args!(
+            console::note(format_args!(
                 "capabilities {names} are not available here, ignored"
             ));
         }

@@ -19,6 +19,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use larder_actions::StepOutcome;
+use larder_console as console;
 use larder_on_change::HookId;
 use rustix::process::Signal;
 use tokio::{
@@ -27,17 +28,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
+use crate::{
     hooks::CommandHooks,
+    origin::{OnExit, OriginRead},
+    sandbox::{Follower, Processes, ProcessesEvent, forwarded},
     session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
-    target::ExecTarget,
-};
-use crate::{
-    args::OnExit,
-    outcome::Failure,
-    output,
-    sandbox::{Follower, Processes, ProcessesEvent, forwarded},
 };
 
 /// Why a command is started that has failed.
@@ -52,7 +48,7 @@ enum SupervisorEvent {
     Signal(Signal, bool),
     Changed,
     /// The pod, read again after a change.
-    Read(Box<Result<(ExecTarget, bool), Failure>>),
+    Read(Box<anyhow::Result<OriginRead>>),
     /// The command did not end in time.
     GraceIsOver,
     /// A round may be due.
@@ -76,7 +72,7 @@ enum Child {
 
 impl Child {
     fn failed(status: ExitStatus) -> Self {
-        output::note(format_args!(
+        console::note(format_args!(
             "the command failed ({status}), waiting for a change to start it again"
         ));
         Self::Failed(status)
@@ -123,7 +119,7 @@ struct Supervisor<'a> {
 /// # Errors
 ///
 /// The command cannot be started.
-pub(super) async fn supervise(
+pub(crate) async fn supervise(
     mut session: Session<'_>,
     around: &CommandContext,
     mut restarts: UnboundedReceiver<RestartRequest>,
@@ -225,7 +221,7 @@ impl Supervisor<'_> {
             Child::Failed(_) => Vec::new(),
         };
         let has_failed = self.has_restarted && !self.is_ending && !status.success();
-        let waits = has_failed && self.session.origin.args.on_exit == OnExit::Wait;
+        let waits = has_failed && self.session.settings.on_exit == OnExit::Wait;
         if self.restarting.is_none() && !waits {
             return Ok(Some(status));
         }
@@ -235,7 +231,7 @@ impl Supervisor<'_> {
         let has_missed = self.session.has_missed_changes();
         let restarting = self.restarting.take();
         if restarting.is_none() && has_missed {
-            output::note(CHANGED);
+            console::note(CHANGED);
         }
         if restarting.is_some() || has_missed {
             self.start_again()?;
@@ -257,8 +253,8 @@ impl Supervisor<'_> {
     fn start_again(&mut self) -> anyhow::Result<()> {
         (self.has_restarted, self.is_ending) = (true, false);
         self.child = match self.session.start() {
-            Err(error) if self.session.origin.args.on_exit == OnExit::Wait => {
-                output::error(error.as_ref());
+            Err(error) if self.session.settings.on_exit == OnExit::Wait => {
+                console::error(error.as_ref());
                 Child::failed(ExitStatus::from_raw(CANNOT_START << 8))
             }
             started => Child::Running(Box::new(started?)),
@@ -288,7 +284,7 @@ impl Supervisor<'_> {
     /// The content may have changed.
     fn changed(
         &mut self,
-        read: Result<(ExecTarget, bool), Failure>,
+        read: anyhow::Result<OriginRead>,
         follower: Option<&mut Follower>,
     ) -> anyhow::Result<()> {
         let update = self.session.update(read, follower);
@@ -297,9 +293,9 @@ impl Supervisor<'_> {
         if update.start && is_running && !restarts {
             let old = self.session.outdated().join(" and ");
             if old.is_empty() {
-                output::note("the running command has the present variables and mounts again");
+                console::note("the running command has the present variables and mounts again");
             } else {
-                output::note(format_args!(
+                console::note(format_args!(
                     "the running command keeps its old {old}; --on-change restart:environment restarts it after such a change"
                 ));
             }
@@ -308,7 +304,7 @@ impl Supervisor<'_> {
             self.session.note_stale_subpaths(&update.volumes);
         }
         if !is_running && update != Update::default() {
-            output::note(CHANGED);
+            console::note(CHANGED);
             self.start_again()?;
             self.observe();
         } else if self.child.has_mounts() {
@@ -323,7 +319,7 @@ impl Supervisor<'_> {
     /// Passes the present content to the hooks.
     fn observe(&mut self) {
         if let Err(error) = self.session.observe(&mut self.hooks) {
-            output::error(error.context("cannot read the volumes").as_ref());
+            console::error(error.context("cannot read the volumes").as_ref());
         }
     }
 
@@ -333,7 +329,7 @@ impl Supervisor<'_> {
             restarting.waiting.push(request.done);
             return Ok(());
         }
-        output::note(format_args!("restarting the command: {}", request.reason));
+        console::note(format_args!("restarting the command: {}", request.reason));
         if let Child::Failed(_) = self.child {
             self.start_again()?;
             // The round may have timed out.

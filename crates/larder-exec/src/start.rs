@@ -5,19 +5,17 @@ use std::{collections::BTreeSet, ffi::OsString, os::unix::ffi::OsStrExt as _, pa
 
 use anyhow::bail;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
+use larder_console::first_names;
 use larder_projection::{
     BindOptions, ContainerView, Environment, RuntimeFeatures, VolumeKind, mounts,
 };
 
-use super::{
-    security::{has_read_only_root, identity, privileges},
-    target::{Contents, ExecTarget},
-};
 use zeroize::Zeroizing;
 
 use crate::{
-    output::first_names,
     sandbox::{CommandSettings, Identity},
+    security::{has_read_only_root, identity, privileges},
+    target::{Contents, ExecTarget},
 };
 
 /// Variables that an image would set; the caller's take their place where the container sets none.
@@ -27,27 +25,27 @@ const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
 const NAMED_VARIABLES: usize = 8;
 
 /// Everything that a command is started with, besides the content of its volumes.
-pub(super) struct Start {
-    pub(super) mounts: Vec<MountedVolume>,
-    pub(super) environment: Vec<(String, Vec<u8>)>,
-    pub(super) settings: CommandSettings,
+pub(crate) struct Start {
+    pub(crate) mounts: Vec<MountedVolume>,
+    pub(crate) environment: Vec<(String, Vec<u8>)>,
+    pub(crate) settings: CommandSettings,
 }
 
 /// A mount of the container, without the pod that it comes from.
 #[derive(Debug, PartialEq)]
-pub(super) struct MountedVolume {
-    pub(super) index: usize,
-    pub(super) volume: String,
-    pub(super) source: MountSource,
-    pub(super) target: String,
-    pub(super) sub_path: Option<String>,
-    pub(super) read_only: bool,
-    pub(super) options: BindOptions,
+pub(crate) struct MountedVolume {
+    pub(crate) index: usize,
+    pub(crate) volume: String,
+    pub(crate) source: MountSource,
+    pub(crate) target: String,
+    pub(crate) sub_path: Option<String>,
+    pub(crate) read_only: bool,
+    pub(crate) options: BindOptions,
 }
 
 /// The place of a volume's content.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum MountSource {
+pub(crate) enum MountSource {
     /// In a volume that is set up for this command.
     Objects(VolumeKind),
     /// In a directory of the agent.
@@ -58,7 +56,7 @@ pub(super) enum MountSource {
 
 impl MountSource {
     /// The source of a volume; `None` for types that are not provided here.
-    pub(super) fn of(volume: &Volume, contents: &Contents) -> Option<Self> {
+    pub(crate) fn of(volume: &Volume, contents: &Contents) -> Option<Self> {
         if let Contents::Delivered(delivered) = contents
             && let Some(directory) = delivered.volumes.get(&volume.name)
         {
@@ -78,7 +76,7 @@ impl MountSource {
 impl Start {
     /// The start of the container of `target`, or of the command `given` in its place. `mapped` are user and group
     /// outside, where they are mapped into a user namespace.
-    pub(super) fn of(
+    pub(crate) fn of(
         target: &ExecTarget,
         given: &[OsString],
         mapped: Option<(u32, u32)>,
@@ -115,7 +113,7 @@ impl Start {
     }
 
     /// What differs in `next`, for people: names of variables, never values.
-    pub(super) fn differences(&self, next: &Self) -> Vec<String> {
+    pub(crate) fn differences(&self, next: &Self) -> Vec<String> {
         let before: BTreeSet<_> = self.environment.iter().collect();
         let after: BTreeSet<_> = next.environment.iter().collect();
         let changed = before.symmetric_difference(&after);
@@ -135,7 +133,7 @@ impl Start {
     }
 
     /// Stands for everything but the variables. It may hold values of Secrets.
-    pub(super) fn fingerprint(&self) -> Zeroizing<Vec<u8>> {
+    pub(crate) fn fingerprint(&self) -> Zeroizing<Vec<u8>> {
         let mut bytes = Zeroizing::new(format!("{:?}", self.mounts).into_bytes());
         serde_json::to_writer(&mut *bytes, &self.settings).expect("settings have a form in JSON");
         bytes
@@ -144,7 +142,7 @@ impl Start {
 
 impl MountedVolume {
     /// Whether this is a subPath of a volume whose content larder swaps.
-    pub(super) fn follows_subpath(&self) -> bool {
+    pub(crate) fn follows_subpath(&self) -> bool {
         let is_swapped = matches!(self.source, MountSource::Objects(_) | MountSource::Agent(_));
         self.sub_path.is_some() && is_swapped
     }
@@ -153,7 +151,7 @@ impl MountedVolume {
 /// The mode of a file for a user namespace, which has a single user, so that every file belongs to that user. The
 /// owner's bits become those that the user of the pod would have if the file belonged to `owner` and to the group
 /// `fs_group` or root.
-pub(super) fn mode_for_only_user(
+pub(crate) fn mode_for_only_user(
     identity: &Identity,
     owner: Option<u32>,
     fs_group: Option<u32>,

@@ -8,21 +8,22 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
+use larder_console as console;
 use larder_projection::{
     Inputs, VolumeKind, VolumePath,
     disk::{PodVolume, VolumeHost, bind_subpath, make_empty_dir},
     fs_group, nested_mount_points, project,
 };
 
-use super::{
+use crate::{
+    sandbox::Sandbox,
     security::identity,
     start::{MountSource, MountedVolume, mode_for_only_user},
     target::{Contents, ExecTarget, filled},
 };
-use crate::{output, sandbox::Sandbox};
 
 /// The volumes of all starts of the command.
-pub(super) struct Volumes<'a> {
+pub(crate) struct Volumes<'a> {
     sandbox: &'a Sandbox,
     host: VolumeHost,
     /// The target of `..data` in each volume of an agent, when last read.
@@ -30,7 +31,7 @@ pub(super) struct Volumes<'a> {
 }
 
 impl<'a> Volumes<'a> {
-    pub(super) fn open(sandbox: &'a Sandbox) -> anyhow::Result<Self> {
+    pub(crate) fn open(sandbox: &'a Sandbox) -> anyhow::Result<Self> {
         Ok(Self {
             sandbox,
             host: VolumeHost::open(&sandbox.volumes())?,
@@ -39,7 +40,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// Brings a volume up to date; returns whether it changed.
-    pub(super) fn refresh(&mut self, target: &ExecTarget, volume: &Volume) -> anyhow::Result<bool> {
+    pub(crate) fn refresh(&mut self, target: &ExecTarget, volume: &Volume) -> anyhow::Result<bool> {
         match (MountSource::of(volume, &target.contents), &target.contents) {
             (Some(MountSource::Objects(kind)), Contents::Inputs(inputs)) => {
                 self.set_up(target, volume, kind, inputs)
@@ -79,18 +80,18 @@ impl<'a> Volumes<'a> {
             size_limit: None,
             mount_points: &mount_points,
         };
-        let set_up = self.host.set_up(&volume, &payload, output::now())?;
+        let set_up = self.host.set_up(&volume, &payload, crate::now())?;
         Ok(set_up.written.swapped)
     }
 
     /// Whether an agent has swapped one of its volumes since it was last read.
-    pub(super) fn are_newer(&self) -> bool {
+    pub(crate) fn are_newer(&self) -> bool {
         let mut sets = self.sets.iter();
         sets.any(|(directory, set)| current_set(directory) != *set)
     }
 
     /// The volumes that larder fills, with their directories.
-    pub(super) fn directories<'t>(&self, target: &'t ExecTarget) -> Vec<(&'t Volume, PathBuf)> {
+    pub(crate) fn directories<'t>(&self, target: &'t ExecTarget) -> Vec<(&'t Volume, PathBuf)> {
         let volumes = filled(target.volumes());
         let found = volumes.filter_map(|volume| {
             let source = MountSource::of(volume, &target.contents)?;
@@ -100,7 +101,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// The directory of a volume that larder or its agent swaps.
-    pub(super) fn directory_of(
+    pub(crate) fn directory_of(
         &self,
         target: &ExecTarget,
         source: &MountSource,
@@ -114,7 +115,7 @@ impl<'a> Volumes<'a> {
     }
 
     /// The file or directory to bind-mount.
-    pub(super) fn source(
+    pub(crate) fn source(
         &self,
         target: &ExecTarget,
         mount: &MountedVolume,
@@ -145,7 +146,7 @@ impl<'a> Volumes<'a> {
             return Ok(bound);
         }
         // Of the agent or the host: the volume must not be changed, so an empty directory is mounted instead.
-        output::note(format_args!(
+        console::note(format_args!(
             "volume {} has no {sub_path}: {} is an empty directory",
             mount.volume, mount.target
         ));

@@ -1,0 +1,68 @@
+//! A pod of manifests: the requested container, and the objects that it reads.
+
+use anyhow::anyhow;
+use k8s_openapi::api::core::v1::Pod;
+use larder_exec::{Contents, ExecTarget};
+use larder_objects::manifest::Manifests;
+use larder_projection::{ContainerKind, containers};
+
+use crate::{
+    args::ExecArgs,
+    offline::{ClusterObjects, Offline, OfflinePod, did_you_mean},
+    outcome::Failure,
+};
+
+/// Number of pods that are named to choose from.
+const NAMED_PODS: usize = 10;
+
+/// The requested container in manifests; without names, the first container of the only pod.
+pub(super) fn target(manifests: Manifests, args: &ExecArgs) -> Result<ExecTarget, Failure> {
+    let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
+    if args.assume_missing {
+        offline.assume_missing(None);
+    }
+    let index = match (&args.pod, offline.pods.as_slice()) {
+        (Some(wanted), _) => offline.position(wanted, &args.namespace)?,
+        (None, []) => return Err(anyhow!("no pod in the manifests").into()),
+        (None, [_]) => 0,
+        (None, pods) => {
+            let pods = pods.iter().map(|pod| &pod.pod.metadata);
+            let names = pods.filter_map(|pod| {
+                let (namespace, name) = (pod.namespace.as_deref()?, pod.name.as_deref()?);
+                Some(format!("{namespace}/{name}"))
+            });
+            let names = names.take(NAMED_PODS).collect::<Vec<_>>().join(", ");
+            return Err(Failure::unreadable(format!(
+                "several pods in the manifests: name one with --pod, such as {names}"
+            )));
+        }
+    };
+    let OfflinePod { pod, inputs, .. } = offline.pods.swap_remove(index);
+    Ok(ExecTarget {
+        container: container_name(&pod, args.container.as_deref())?,
+        contents: Contents::Inputs(Box::new(inputs)),
+        pod,
+    })
+}
+
+/// The container of this name; without one, the first that is not an init container.
+pub(super) fn container_name(pod: &Pod, wanted: Option<&str>) -> anyhow::Result<String> {
+    let found = containers(pod).find(|container| match wanted {
+        Some(name) => container.name == name,
+        None => container.kind == ContainerKind::Regular,
+    });
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    match (found, wanted) {
+        (Some(container), _) => Ok(container.name.to_owned()),
+        (None, Some(wanted)) => {
+            let all: Vec<_> = containers(pod).map(|container| container.name).collect();
+            let hint = did_you_mean(wanted, all.iter().copied());
+            let hint = match &*hint {
+                "" => format!("it has {}", all.join(", ")),
+                hint => hint.to_owned(),
+            };
+            Err(anyhow!("pod {name} has no container {wanted}; {hint}"))
+        }
+        (None, None) => Err(anyhow!("pod {name} has no container")),
+    }
+}
