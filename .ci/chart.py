@@ -1,5 +1,5 @@
 """See .ci/chart, which runs this with the packages that it needs."""
-import asyncio, collections, http.server, itertools, json, os, pathlib, re, subprocess, sys, tempfile, threading
+import asyncio, base64, collections, http.server, itertools, json, os, pathlib, re, subprocess, sys, tempfile, threading
 
 import helm_sdkpy, yaml
 
@@ -12,6 +12,7 @@ NAME = "app.kubernetes.io/name"
 # What the chart creates: group and version, resource, and whether it is in a namespace.
 KINDS = {
     "Namespace": ("v1", "namespaces", False),
+    "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors", True),
     "ConfigMap": ("v1", "configmaps", True),
     "Secret": ("v1", "secrets", True),
     "ServiceAccount": ("v1", "serviceaccounts", True),
@@ -28,12 +29,14 @@ KINDS = {
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """An API server for `helm install`: it knows KINDS, and accepts what is created."""
+    """An API server for Helm: it knows KINDS, and accepts what is created. With `keeps`, it has it until it is deleted."""
 
     daemon_threads = True
 
-    def __init__(self):
+    def __init__(self, keeps=False):
         super().__init__(("127.0.0.1", 0), Handler)
+        # By path.
+        self.objects = {} if keeps else None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
@@ -69,25 +72,45 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 for group, version in groups.items()]})
         elif known:
             self.answer({"kind": "APIResourceList", "groupVersion": path.split("/", 1)[1], "resources": known})
+        elif self.server.objects and path in self.server.objects:
+            self.answer(self.server.objects[path])
         elif path.endswith("/secrets"):
-            self.answer({"kind": "SecretList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []})
+            items = [value for key, value in (self.server.objects or {}).items() if key.startswith(f"{path}/")]
+            self.answer({"kind": "SecretList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items})
         else:
             self.answer({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}, 404)
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        path = self.path.split("?")[0].strip("/")
         if body.startswith(b"k8s\0"):
-            # The release, which Helm stores in a Secret and never reads again here.
-            body = b'{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "release", "resourceVersion": "1"}}'
-        self.answer(json.loads(body), 201)
+            # The release, which Helm stores in a Secret, as protobuf: gzip as Base64.
+            name = re.search(rb"sh\.helm\.release\.v1\.[a-z0-9.-]+\.v[0-9]+", body).group().decode()
+            data = re.search(rb"H4sI[A-Za-z0-9+/=]+", body).group()
+            body = json.dumps({
+                "kind": "Secret", "apiVersion": "v1", "type": "helm.sh/release.v1", "metadata": {
+                    "name": name, "namespace": path.split("/")[3], "resourceVersion": "1", "labels": {"owner": "helm"}},
+                "data": {"release": base64.b64encode(data).decode()}})
+        value = json.loads(body)
+        if self.server.objects is not None:
+            created = f"{path}/{value['metadata']['name']}" if self.command == "POST" else path
+            self.server.objects[created] = value
+        self.answer(value, 201)
 
     do_PUT = do_POST
 
+    def do_DELETE(self):
+        # With options, which must not stay in the connection.
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        found = (self.server.objects or {}).pop(self.path.split("?")[0].strip("/"), None)
+        self.answer({"kind": "Status", "status": "Success"} if found else {"kind": "Status", "code": 404}, 200 if found else 404)
+
 
 class Helm:
-    def __init__(self, work):
-        self.kubeconfig = pathlib.Path(work) / "kubeconfig"
-        address = f"http://127.0.0.1:{Server().server_address[1]}"
+    def __init__(self, work, keeps=False):
+        self.kubeconfig = pathlib.Path(work) / f"kubeconfig-{keeps}"
+        self.server = Server(keeps)
+        address = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.kubeconfig.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": address}}],
@@ -102,6 +125,10 @@ class Helm:
         install = helm_sdkpy.Install(self.configuration(namespace))
         release = asyncio.run(install.run(release, CHART, values=values, wait=False, timeout=30))
         return list(yaml.safe_load_all(release["manifest"])), release["info"]["notes"]
+
+    def uninstall(self, release="larder", namespace="larder"):
+        uninstall = helm_sdkpy.Uninstall(self.configuration(namespace))
+        asyncio.run(uninstall.run(release, wait=False, timeout=30))
 
     def lint(self):
         return asyncio.run(helm_sdkpy.Lint(self.configuration()).run(CHART))
@@ -186,11 +213,15 @@ REFUSED = [
     {"config": {"nodeName": "virtual-1"}},
     {"config": {"mode": "Beside"}},
     {"base": "beside", "beside": {"hooks": "yes"}},
+    {"base": "beside", "updateStrategy": {"type": "Recreate"}},
+    {"podLabels": {"team": 1}},
+    {"podMonitor": {"interval": "often"}},
     {"base": "beside", "beside": {"kubeletRootDir": "var/lib/kubelet"}},
     {"base": "beside", "config": {"beside": {"kubeletRootDir": "/kubelet"}}},
     # Values that would have no effect.
     {"beside": {"hooks": True}},
     {"base": "agent", "staticPods": True},
+    {"updateStrategy": {"type": "OnDelete"}},
     {"base": "beside", "certificates": True},
 ]
 
@@ -254,20 +285,28 @@ def options(helm):
         "config": {"watchScope": "Namespace", "kubeconfig": "/etc/node/kubeconfig"}, "serviceAccountName": "other",
         "resources": {"limits": {"memory": "1Gi"}}, "deliveredSizeLimit": "128Mi", "networkPolicy": {"enabled": False},
         "nodeSelector": {"zone": "a"}, "tolerations": [{"key": "edge", "operator": "Exists"}],
+        "priorityClassName": "high", "affinity": {"nodeAffinity": {}}, "extraArgs": ["--log-format=text"],
+        "podLabels": {"team": "edge", "app.kubernetes.io/name": "other"},
+        "podAnnotations": {"example.com/scrape": "yes"},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
         "extraContainers": [{"name": "provider", "image": "provider"}],
         "extraVolumes": [{"name": "node", "secret": {"secretName": "node"}}],
         "extraVolumeMounts": [{"name": "node", "mountPath": "/etc/node"}]}
     objects = comparable(helm.install(values)[0])
     kinds = collections.Counter(kind for kind, _, _ in objects)
-    pod = objects["Deployment", "larder", "larder"]["spec"]["template"]["spec"]
+    template = objects["Deployment", "larder", "larder"]["spec"]["template"]
+    pod = template["spec"]
+    monitor = objects["PodMonitor", "larder", "larder"]
     config = objects["ConfigMap", "larder", "larder-config"]["data"]["agent.yaml"]
     policy = objects["ValidatingAdmissionPolicy", None, "larder-static-pods"]["spec"]
     larder, provider = pod["containers"]
-    beside, _ = helm.install({"base": "beside", "nodeSelector": {"zone": "a"}, "config": {"beside": {"namespaces": ["prod"]}},
+    beside, _ = helm.install({"base": "beside", "updateStrategy": {"type": "OnDelete"}, "extraArgs": ["--dry-run"],
+        "priorityClassName": "high", "affinity": {"nodeAffinity": {}}, "nodeSelector": {"zone": "a"}, "config": {"beside": {"namespaces": ["prod"]}},
         "beside": {"kubeletRootDir": "/kubelet", "seLinuxOptions": {"type": "spc_t"}, "nodeIdentity": True,
                    "kubeletKubeconfig": "/kubeconfig"}})
     beside = comparable(beside)
-    node = beside["DaemonSet", "larder", "larder"]["spec"]["template"]["spec"]
+    workload = beside["DaemonSet", "larder", "larder"]["spec"]
+    node = workload["template"]["spec"]
     expected = [
         (larder["image"], "registry.example.com/larder:2"), (larder["imagePullPolicy"], "Always"),
         (larder["resources"], {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "1Gi"}}),
@@ -284,7 +323,15 @@ def options(helm):
          {"kubeletRootDir": "/kubelet", "lockDir": "/run/larder", "namespaces": ["prod"]}),
         (node["nodeSelector"], {"kubernetes.io/os": "linux", "zone": "a"}),
         (node["containers"][0]["securityContext"]["seLinuxOptions"], {"type": "spc_t"}),
-        (node["containers"][0]["args"][-1], "--kubeconfig=/kubeconfig"),
+        (node["containers"][0]["args"][-2:], ["--kubeconfig=/kubeconfig", "--dry-run"]),
+        (workload["updateStrategy"], {"type": "OnDelete"}),
+        ([(spec["priorityClassName"], spec["affinity"]) for spec in (pod, node)], [("high", {"nodeAffinity": {}})] * 2),
+        (larder["args"][-1], "--log-format=text"),
+        # Nothing takes the pods away from the chart's own selector.
+        (template["metadata"]["labels"], {"team": "edge", NAME: "larder"}),
+        (template["metadata"]["annotations"]["example.com/scrape"], "yes"),
+        (monitor["metadata"]["labels"], {"release": "prometheus"}),
+        (monitor["spec"]["podMetricsEndpoints"], [{"port": "metrics", "interval": "15s"}]),
         ([mount["mountPath"] for mount in node["containers"][0]["volumeMounts"]][1:], ["/kubeconfig", "/kubelet", "/run/larder", "/run/larder-agent"]),
         ([volume["hostPath"]["path"] for volume in node["volumes"] if "hostPath" in volume], ["/kubeconfig", "/kubelet", "/run/larder"]),
     ]
@@ -294,9 +341,23 @@ def options(helm):
     print(f"{len(expected)} options")
 
 
+def removal(helm):
+    """After an uninstallation nothing is left of what the installation created."""
+    values = [{"base": "beside", "beside": {"hooks": True}, "podMonitor": {"enabled": True}},
+              {"certificates": True, "staticPods": True}]
+    for value in values:
+        helm.install(value)
+        created = len(helm.server.objects)
+        helm.uninstall()
+        print(f"removal: {created} objects, {len(helm.server.objects)} left")
+        yield from (f"removal: {path} is left" for path in helm.server.objects)
+        if created < 10:
+            yield f"removal: only {created} objects were created"
+
+
 def main():
     with tempfile.TemporaryDirectory() as work:
-        found = list(failures(Helm(work)))
+        found = list(itertools.chain(removal(Helm(work, keeps=True)), failures(Helm(work))))
     for failure in found:
         print("FAILED", failure, file=sys.stderr)
     sys.exit(bool(found))

@@ -68,13 +68,13 @@ resources:
 {{- end }}
 {{- end }}
 
-{{- /* The metadata of both workloads' pods. A new configuration is a new pod. */ -}}
+{{- /* The metadata of both workloads' pods. A new configuration is a new pod. The chart's own labels and annotations win. */ -}}
 {{- define "larder.podMetadata" -}}
+{{- $annotations := dict "kubectl.kubernetes.io/default-container" "larder" "checksum/config" (include "larder.config" . | sha256sum) -}}
 labels:
-  {{- include "larder.selector" . | nindent 2 }}
+  {{- toYaml (merge (include "larder.selector" . | fromYaml) .Values.podLabels) | nindent 2 }}
 annotations:
-  kubectl.kubernetes.io/default-container: larder
-  checksum/config: {{ include "larder.config" . | sha256sum }}
+  {{- toYaml (merge $annotations .Values.podAnnotations) | nindent 2 }}
 {{- end }}
 
 {{- /* An object of the cluster and its binding to the account: (list . SUFFIX). */ -}}

@@ -283,8 +283,11 @@ async fn every_base_is_applied_with_every_component() {
         .into_iter()
         .partition(Kustomization::is_component);
     let components: Vec<_> = components.iter().collect();
-    // The Deployment that others build on is not complete without their roles.
-    let bases: Vec<_> = bases.iter().filter(|base| base.name != "agent").collect();
+    // The Deployment that others build on is not complete without their roles. `clean` runs no agent.
+    let bases = bases.iter();
+    let bases: Vec<_> = bases
+        .filter(|base| !["agent", "clean"].contains(&base.name.as_str()))
+        .collect();
     assert!(bases.len() >= 2 && components.len() >= 2);
     for base in bases {
         let Some(unknown) = apply(base, &components).await else {
@@ -304,6 +307,29 @@ fn container(objects: &[Value]) -> &Value {
     let sets = of_kind(objects, "DaemonSet");
     assert_eq!(sets.len(), 1);
     &sets[0]["spec"]["template"]["spec"]["containers"][0]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clean_removes_what_agents_keep_on_the_host() {
+    let Some(objects) = rendered("clean", &[]) else {
+        return;
+    };
+    let set = of_kind(&objects, "DaemonSet")[0];
+    let pod = pod_of(set);
+    let hooks = deploy::documents("beside/hooks/agent.yaml").remove(0);
+    let clean = &pod["spec"]["initContainers"][0];
+    assert_eq!(
+        clean["args"],
+        json!(["clean", "--root-dir", hooks["rootDir"]])
+    );
+    let root_dir = hooks["rootDir"].as_str().unwrap();
+    let mount = clean["volumeMounts"][0]["mountPath"].as_str().unwrap();
+    assert!(root_dir.starts_with(mount) && pod["spec"]["volumes"][0]["hostPath"]["path"] == mount);
+    let server = Server::start().await.unwrap();
+    let admin = server.client().await.unwrap();
+    for object in of_kind(&objects, "Namespace").into_iter().chain([&pod]) {
+        create(&admin, object).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
