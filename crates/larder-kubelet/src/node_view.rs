@@ -20,8 +20,8 @@ use tracing::{debug, info, warn};
 
 use crate::{
     node_state::{NodeState, lease_renewed, publish},
-    permissions::Permissions,
-    rules::Gate,
+    permissions::{Permission, Permissions},
+    rules::{Gate, throttled},
 };
 
 /// Time to live of objects where the Node has no annotation (managers.md, T12).
@@ -44,6 +44,8 @@ pub struct NodeView {
     pub ttl: Option<Duration>,
     /// CSI drivers that require republishing of their volumes (R15).
     pub republishing: Arc<BTreeSet<String>>,
+    /// Until when the API server has asked the node to send no touch; may be over.
+    pub throttled_until: Option<Timestamp>,
     /// Outages of the API server that have ended.
     pub outages_over: u64,
 }
@@ -70,12 +72,14 @@ pub struct NodeViewer {
 /// What is known of the node apart from its lease.
 #[derive(Debug, Default)]
 struct KnownState {
-    kubelet: NodeState,
+    /// The kubelet's state; `None` if no Node has been read.
+    kubelet: Option<NodeState>,
     permissions: Permissions,
     /// A permission without which no pod can be touched.
     missing: Option<String>,
     /// This larder has the lock of the node (R28), or needs none.
     locked: bool,
+    throttled_until: Option<Timestamp>,
 }
 
 impl NodeViewer {
@@ -105,9 +109,21 @@ impl NodeViewer {
         self.view.subscribe()
     }
 
-    /// The kubelet's state according to its Node.
-    pub fn kubelet(&self) -> NodeState {
-        self.known.borrow().kubelet.clone()
+    /// The kubelet's version; empty if unknown.
+    pub fn kubelet_version(&self) -> String {
+        let known = self.known.borrow();
+        let kubelet = known.kubelet.as_ref();
+        kubelet.map_or_else(String::new, |kubelet| kubelet.kubelet_version.clone())
+    }
+
+    /// Why no pod is touched at present; empty if pods are touched.
+    pub fn suspended(&self) -> String {
+        let view = self.view.borrow();
+        let throttled_until = view.throttled_until.filter(|until| *until > (self.now)());
+        match (&view.gate, throttled_until) {
+            (Gate::Open, Some(until)) => throttled(until),
+            (gate, _) => gate.to_string(),
+        }
     }
 
     /// The result of the last review.
@@ -118,13 +134,32 @@ impl NodeViewer {
     /// Takes in the Node and the TTL that it states; `None` if there is none.
     pub fn node_seen(&self, node: Option<&Node>, ttl: Option<Duration>) {
         let state = node.map(|node| NodeState::new(node, ttl));
-        let state = state.unwrap_or_default();
         self.known.send_modify(|known| known.kubelet = state);
     }
 
     /// This larder has the lock of the node (R28), or needs none.
     pub fn locked(&self) {
         self.known.send_modify(|known| known.locked = true);
+    }
+
+    /// Notes that the API server has answered a touch with 429: the queue sends none for this time.
+    pub fn throttled(&self, retry_after: Duration) {
+        let now = (self.now)();
+        let until = now.checked_add(retry_after).unwrap_or(Timestamp::MAX);
+        self.known.send_if_modified(|known| {
+            let before = known.throttled_until;
+            if before.is_none_or(|before| before <= now) {
+                warn!(
+                    seconds = retry_after.as_secs(),
+                    "API server has too many requests, touching no pod for a while"
+                );
+            }
+            let is_news = before.is_none_or(|before| before < until);
+            if is_news {
+                known.throttled_until = Some(until);
+            }
+            is_news
+        });
     }
 
     /// Notes that the API server has denied a touch: `permission` is missing.
@@ -151,21 +186,24 @@ impl NodeViewer {
         let mut next_lease = Instant::now();
         let mut outages = 0;
         loop {
-            let (gate, ready, ttl) = {
+            let (view, ready) = {
                 let known = changes.borrow_and_update();
-                let NodeState { ready, ttl, .. } = known.kubelet;
-                (self.gate(&known, lease), ready, ttl)
-            };
-            // What is closed for another reason is so at once.
-            let gate = match gate {
-                Gate::Open if !is_lease_read => Gate::Unknown,
-                gate => gate,
-            };
-            let view = NodeView {
-                gate,
-                ttl,
-                republishing: Arc::new(drivers.borrow_and_update().clone()),
-                outages_over: outages,
+                // What is closed for another reason is so at once.
+                let gate = match self.gate(&known, lease) {
+                    Gate::Open if !is_lease_read => Gate::Unknown,
+                    gate => gate,
+                };
+                let view = NodeView {
+                    gate,
+                    ttl: known.kubelet.as_ref().and_then(|kubelet| kubelet.ttl),
+                    republishing: Arc::new(drivers.borrow_and_update().clone()),
+                    throttled_until: known.throttled_until,
+                    outages_over: outages,
+                };
+                (
+                    view,
+                    known.kubelet.as_ref().is_some_and(|kubelet| kubelet.ready),
+                )
             };
             publish(&self.view, view);
             if Instant::now() >= next_lease && ready {
@@ -210,10 +248,10 @@ impl NodeViewer {
     }
 
     fn gate(&self, known: &KnownState, lease: Option<Timestamp>) -> Gate {
-        if known.kubelet == NodeState::default() {
+        let Some(kubelet) = &known.kubelet else {
             return Gate::Unknown;
-        }
-        if let Err(since) = known.kubelet.check(lease, (self.now)()) {
+        };
+        if let Err(since) = kubelet.check(lease, (self.now)()) {
             return Gate::KubeletNotReady(since);
         }
         match &known.missing {
@@ -231,7 +269,7 @@ impl NodeViewer {
         loop {
             let permissions = Permissions::review(&self.client, &self.node_name).await;
             self.known.send_modify(|known| {
-                let may_touch = permissions.may_touch();
+                let may_touch = permissions.is_granted(Permission::TouchPods);
                 if is_missing(known) && may_touch == Some(true) {
                     info!("permission to touch pods granted, continuing");
                 }
@@ -248,22 +286,66 @@ impl NodeViewer {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicI64, Ordering::Relaxed},
+    };
 
     use tokio::task::JoinSet;
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_lease_that_is_not_answered_delays_no_other_news() {
+    fn viewer(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Arc<NodeViewer> {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             std::future::pending::<()>().await;
             Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
         });
-        let client = Client::new(service, "n");
-        let viewer = NodeViewer::new(client, "node-1", false, || Timestamp::UNIX_EPOCH);
-        let viewer = Arc::new(viewer);
+        let viewer = NodeViewer::new(Client::new(service, "n"), "node-1", false, now);
         viewer.locked();
+        Arc::new(viewer)
+    }
+
+    #[tokio::test]
+    async fn a_node_without_status_is_a_kubelet_that_is_not_ready() {
+        let viewer = viewer(|| Timestamp::UNIX_EPOCH);
+        let (drivers, outages_over) = (watch::Sender::default(), watch::Sender::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&viewer).follow(drivers.subscribe(), outages_over.subscribe()));
+        tokio::task::yield_now().await;
+        assert_eq!(viewer.suspended(), "waiting for the Node");
+        viewer.node_seen(Some(&Node::default()), None);
+        tokio::task::yield_now().await;
+        assert_eq!(viewer.suspended(), "kubelet not ready");
+        viewer.node_seen(None, None);
+        tokio::task::yield_now().await;
+        assert_eq!(viewer.suspended(), "waiting for the Node");
+    }
+
+    // beside-kubelet 23
+    #[tokio::test]
+    async fn a_wait_that_the_api_server_asked_for_is_shown_until_it_is_over() {
+        let seconds = Arc::new(AtomicI64::new(0));
+        let clock = Arc::clone(&seconds);
+        let viewer = viewer(move || Timestamp::from_second(clock.load(Relaxed)).unwrap());
+        viewer.throttled(Duration::from_mins(2));
+        // A shorter wait does not end the longer one.
+        viewer.throttled(Duration::from_secs(1));
+        let throttled_until = viewer.known.borrow().throttled_until;
+        viewer.view.send_replace(NodeView {
+            throttled_until,
+            ..NodeView::default()
+        });
+        assert_eq!(
+            viewer.suspended(),
+            "the API server has too many requests (429), no pod is touched until 1970-01-01T00:02:00Z"
+        );
+        seconds.store(120, Relaxed);
+        assert_eq!(viewer.suspended(), "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_not_answered_delays_no_other_news() {
+        let viewer = viewer(|| Timestamp::UNIX_EPOCH);
         let drivers = watch::Sender::default();
         let outages_over = watch::Sender::default();
         let mut tasks = JoinSet::new();
@@ -275,7 +357,9 @@ mod tests {
             ready: true,
             ..NodeState::default()
         };
-        viewer.known.send_modify(|known| known.kubelet = state);
+        viewer
+            .known
+            .send_modify(|known| known.kubelet = Some(state));
         tokio::task::yield_now().await;
         assert_eq!(node.borrow_and_update().gate, Gate::Unknown);
         viewer.forbidden("patch pods/status");

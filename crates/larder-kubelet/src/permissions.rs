@@ -1,6 +1,6 @@
 //! The permissions of larder's identity, from the API server's self subject access reviews.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use http::Method;
 use kube::Client;
@@ -11,27 +11,57 @@ use tracing::warn;
 
 const SUBJECT_REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// A review of this namespace is about all of them.
+const ALL_NAMESPACES: &str = "";
 /// Longest wait for a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A permission that the mode uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Permission {
+    /// Touching pods.
+    TouchPods,
+    /// Reading the lease of the node (R13).
+    GetLease,
+    /// Knowing the CSI drivers (R15).
+    ListDrivers,
+}
+
+impl Permission {
+    /// Every permission.
+    pub const ALL: [Self; 3] = [Self::TouchPods, Self::GetLease, Self::ListDrivers];
+
+    /// The permission as an administrator grants it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TouchPods => "patch pods/status",
+            Self::GetLease => "get leases",
+            Self::ListDrivers => "list csidrivers",
+        }
+    }
+
+    /// What a review asks about it, for the node of this name.
+    fn attributes(self, node_name: &str) -> Value {
+        match self {
+            Self::TouchPods => touching_in(ALL_NAMESPACES),
+            Self::GetLease => json!({
+                "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease",
+                "name": node_name,
+            }),
+            Self::ListDrivers => {
+                json!({"verb": "list", "group": "storage.k8s.io", "resource": "csidrivers"})
+            }
+        }
+    }
+}
+
 /// The result of the last review.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Permissions {
     /// The user name; empty if unknown.
     pub identity: String,
-    /// The permissions that the mode uses, as an administrator grants them: touching pods, reading the lease of the node
-    /// (R13), knowing the CSI drivers (R15). Whether each is granted; `None` is unknown.
-    pub granted: [(&'static str, Option<bool>); 3],
-}
-
-impl Default for Permissions {
-    fn default() -> Self {
-        let all = ["patch pods/status", "get leases", "list csidrivers"];
-        Self {
-            identity: String::new(),
-            granted: all.map(|permission| (permission, None)),
-        }
-    }
+    /// Whether a permission is granted. One that is not in the map is unknown.
+    granted: BTreeMap<Permission, bool>,
 }
 
 impl Permissions {
@@ -42,28 +72,30 @@ impl Permissions {
         let subject = request(client, Method::POST, SUBJECT_REVIEWS, Some(&subject));
         let subject: Value = answered(SUBJECT_REVIEWS, subject).await.unwrap_or_default();
         let user = subject.pointer("/status/userInfo/username");
-        let mut permissions = Self::default();
-        user.and_then(Value::as_str)
-            .unwrap_or_default()
-            .clone_into(&mut permissions.identity);
-        let attributes = [
-            json!({"verb": "patch", "resource": "pods", "subresource": "status"}),
-            json!({
-                "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease",
-                "name": node_name,
-            }),
-            json!({"verb": "list", "group": "storage.k8s.io", "resource": "csidrivers"}),
-        ];
-        for ((_, granted), attributes) in permissions.granted.iter_mut().zip(attributes) {
-            *granted = answered(ACCESS_REVIEWS, is_allowed(client, &attributes)).await;
+        let identity = user.and_then(Value::as_str).unwrap_or_default().to_owned();
+        let mut granted = BTreeMap::new();
+        for permission in Permission::ALL {
+            let attributes = permission.attributes(node_name);
+            let review = is_allowed(client, &attributes);
+            let answer = answered(ACCESS_REVIEWS, review).await;
+            granted.extend(answer.map(|is_granted| (permission, is_granted)));
         }
-        permissions
+        Self { identity, granted }
     }
 
-    /// Whether pods may be touched; `None` if that is unknown.
-    pub fn may_touch(&self) -> Option<bool> {
-        self.granted[0].1
+    /// Whether it is granted; `None` if that is unknown.
+    pub fn is_granted(&self, permission: Permission) -> Option<bool> {
+        self.granted.get(&permission).copied()
     }
+}
+
+/// Whether pods of `namespace` may be touched, which is asked now; `None` if that is unknown.
+pub(crate) async fn may_touch_in(client: &Client, namespace: &str) -> Option<bool> {
+    answered(ACCESS_REVIEWS, is_allowed(client, &touching_in(namespace))).await
+}
+
+fn touching_in(namespace: &str) -> Value {
+    json!({"verb": "patch", "resource": "pods", "subresource": "status", "namespace": namespace})
 }
 
 /// The answer to a review; `None` if it is not usable, which is logged without any text of the API server: that may quote
@@ -119,12 +151,9 @@ mod tests {
         });
         let permissions = Permissions::review(&Client::new(service, "n"), "node-1").await;
         assert_eq!(permissions.identity, "");
-        assert!(
-            permissions
-                .granted
-                .iter()
-                .all(|(_, granted)| granted.is_none())
-        );
+        for permission in Permission::ALL {
+            assert_eq!(permissions.is_granted(permission), None);
+        }
         assert!(sent.load(Ordering::Relaxed) > 0);
     }
 }

@@ -4,13 +4,17 @@
 //! Rules are cited by their number in `docs/spec/beside-kubelet.md`.
 //!
 //! Invariants:
-//! 1. At most one touch of a pod is in flight (R10).
+//! 1. At most one touch of a pod is under way (R10): no other one is due while a swap is awaited for it. It is a second
+//!    thing whether the API server has answered it, since the kubelet may be faster than the answer.
 //! 2. A touch is due only for a part whose last comparison found a reason (R3, R4), and only while its payload can be
 //!    computed (R5).
 //! 3. For one payload of a part at most four touches are sent (R12), and only one if further ones could do harm or
 //!    cannot help (R15, R23, R6).
-//! 4. A touch that was not accepted is sent again when the answer allows it. One that had no effect counts for R14, and
-//!    several of them in a row count as a rejection (R18). So no answer makes touches endless.
+//! 4. A touch that was not accepted is sent again when the answer allows it, and none of its parts counts it. One that
+//!    had no effect counts for R14, and several of them in a row count as a rejection (R18). So no answer makes touches
+//!    endless.
+//! 5. The last answer alone is an obstacle to the next touch. The wait after a 429 is the node's, see
+//!    [`touch_limiter`](crate::touch_limiter).
 
 mod part;
 #[cfg(test)]
@@ -18,7 +22,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fmt,
+    fmt, mem,
     time::Duration,
 };
 
@@ -27,11 +31,11 @@ use larder_transport::Backoff;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
-use self::part::TrackedPart;
+use self::part::{TrackedPart, Waiting};
 use crate::{backoff::RETRY, fingerprint::Fingerprint, touch::TouchAnswer};
 
-/// How long a touch is in flight unless it is verified earlier (R10).
-pub const IN_FLIGHT_TIME: Duration = Duration::from_millis(1500);
+/// How long a swap is awaited for a touch, unless the content is verified earlier (R10).
+pub const SWAP_TIME: Duration = Duration::from_millis(1500);
 /// How long the other volumes may take to follow the first swapped one: the kubelet sets up all volumes of a pod at the
 /// same time, and its reconciler looks for them every 100 ms.
 const FOLLOWERS: Duration = Duration::from_millis(200);
@@ -47,8 +51,6 @@ const REFUSED: Duration = Duration::from_mins(10);
 const AGAIN: Duration = Duration::from_millis(50);
 /// So many touches in a row without effect count as a rejection.
 const MAX_WITHOUT_EFFECT: u32 = 4;
-/// Pause after 429 without `Retry-After`.
-const THROTTLED: Duration = Duration::from_secs(1);
 
 /// A part of a pod that may be a reason to touch it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -242,6 +244,11 @@ impl fmt::Display for Gate {
     }
 }
 
+/// Says until when the API server has asked the node to send no touch.
+pub(crate) fn throttled(until: Timestamp) -> String {
+    format!("the API server has too many requests (429), no pod is touched until {until:.0}")
+}
+
 /// Something to count, log or post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -249,7 +256,7 @@ pub enum Notice {
     Verified {
         /// The volume.
         volume: SmolStr,
-        /// How it arrived, as the label of a metric: `same` without a touch, `swapped` while one was in flight, `late`
+        /// How it arrived, as the label of a metric: `same` without a touch, `swapped` while it was awaited for one, `late`
         /// after that.
         how: &'static str,
         /// Time since the change; `None` for a change before larder's start.
@@ -273,21 +280,48 @@ pub enum Notice {
     },
 }
 
-/// A touch that is in flight.
-#[derive(Clone, Debug)]
-struct InFlightTouch {
+/// A touch after which the kubelet is to swap volumes.
+#[derive(Clone, Copy, Debug)]
+struct AwaitedSwap {
     sent_at: Instant,
     /// When the first swapped volume was noticed.
-    first_swap: Option<Instant>,
-    /// The parts that it was sent for.
-    parts: BTreeSet<PartName>,
+    first: Option<Instant>,
 }
 
-impl InFlightTouch {
+impl AwaitedSwap {
+    fn until(self) -> Instant {
+        let end = self.sent_at + SWAP_TIME;
+        self.first.map_or(end, |first| end.min(first + FOLLOWERS))
+    }
+}
+
+/// What the last answer puts in the way of the next touch, until then.
+#[derive(Debug)]
+enum Obstacle {
+    /// The touch had no effect.
+    WithoutEffect { until: Instant },
+    /// It got no usable answer: why.
+    Failed { until: Instant, why: &'static str },
+    /// It was rejected: the reason for people.
+    Rejected { until: Instant, reason: String },
+}
+
+impl Obstacle {
     fn until(&self) -> Instant {
-        let end = self.sent_at + IN_FLIGHT_TIME;
-        self.first_swap
-            .map_or(end, |first| end.min(first + FOLLOWERS))
+        match *self {
+            Self::WithoutEffect { until }
+            | Self::Failed { until, .. }
+            | Self::Rejected { until, .. } => until,
+        }
+    }
+
+    /// Why the pod is not touched, if a person can do something about it.
+    fn reason(&self) -> Option<String> {
+        match self {
+            Self::WithoutEffect { .. } => None,
+            Self::Failed { why, .. } => Some(format!("failed to touch the pod, will retry: {why}")),
+            Self::Rejected { reason, .. } => Some(reason.clone()),
+        }
     }
 }
 
@@ -301,19 +335,18 @@ pub struct PodRules {
     gate: Gate,
     /// The time to live of objects that the kubelet may cache (R12).
     ttl: Duration,
-    in_flight: Option<InFlightTouch>,
-    /// The last touches, at most [`MAX_TOUCHES`].
+    /// Until when the API server has asked the node to send no touch.
+    throttled_until: Option<Timestamp>,
+    /// The parts of the touch that the API server has not answered; empty without one.
+    unanswered: BTreeSet<PartName>,
+    awaited_swap: Option<AwaitedSwap>,
+    /// The last touches: those that [`MAX_TOUCHES`] is about, and one more, since the last one may be taken back.
     recent: VecDeque<Instant>,
-    /// When the pod may be touched again, after a touch that was not accepted.
-    not_before: Option<Instant>,
-    /// Admission's text, and until when it applies.
-    refused: Option<(Instant, String)>,
-    /// Why the last touch got no usable answer.
-    failed: Option<&'static str>,
+    /// `None` if the last touch was accepted.
+    obstacle: Option<Obstacle>,
     backoff: Backoff,
     /// Touches without effect since the last one that had one, or was rejected.
     without_effect: u32,
-    gone: bool,
 }
 
 impl PodRules {
@@ -325,14 +358,13 @@ impl PodRules {
             view: PodView::default(),
             gate,
             ttl,
-            in_flight: None,
+            throttled_until: None,
+            unanswered: BTreeSet::new(),
+            awaited_swap: None,
             recent: VecDeque::new(),
-            not_before: None,
-            refused: None,
-            failed: None,
+            obstacle: None,
             backoff: RETRY,
             without_effect: 0,
-            gone: false,
         }
     }
 
@@ -364,6 +396,11 @@ impl PodRules {
         self.view.republishes = republishes;
     }
 
+    /// Sets until when the API server has asked the node to send no touch. The queue of the node waits; the state says it.
+    pub fn set_throttled(&mut self, until: Option<Timestamp>) {
+        self.throttled_until = until;
+    }
+
     /// Sets the time to live of objects that the kubelet may cache (R12).
     pub fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = ttl;
@@ -377,27 +414,23 @@ impl PodRules {
         now: Instant,
         wall: Timestamp,
     ) -> Vec<Notice> {
-        let (is_outdated, swapped) = (
-            matches!(look.observation, PartObservation::Outdated(_)),
-            look.swapped,
-        );
+        let is_outdated = matches!(look.observation, PartObservation::Outdated(_));
+        let swapped = look.swapped;
         let part = self.parts.entry(name.clone());
         let part = part.or_insert_with(|| TrackedPart::new(now));
-        let is_in_flight = self.in_flight.is_some();
         let was_outstanding = part.is_outstanding();
-        let notices = part.look(name, look, &self.view, is_in_flight, now, wall);
+        let shares_touch = self.awaited_swap.is_some();
+        let notices = part.look(name, look, &self.view, shares_touch, now, wall);
         self.outstanding_parts += usize::from(part.is_outstanding());
         self.outstanding_parts -= usize::from(was_outstanding);
-        if let Some(in_flight) = &mut self.in_flight {
-            if swapped && is_outdated {
-                // The kubelet has read content that is outdated by now.
-                self.in_flight = None;
-            } else if swapped {
-                in_flight.first_swap.get_or_insert(now);
-            }
+        if self.outstanding_parts == 0 || swapped && is_outdated {
+            // Everything has arrived, or the kubelet has read content that is outdated by now.
+            self.awaited_swap = None;
         }
-        if self.outstanding_parts == 0 {
-            self.in_flight = None;
+        if let Some(awaited) = &mut self.awaited_swap
+            && swapped
+        {
+            awaited.first.get_or_insert(now);
         }
         notices
     }
@@ -410,10 +443,10 @@ impl PodRules {
             .map(|(name, _)| name)
     }
 
-    /// The parts whose next swap is awaited: those, volumes that the kubelet is setting up, and volumes that are left to
-    /// the kubelet.
+    /// The parts whose next swap is of interest: those, volumes that the kubelet is setting up, and volumes that it changes
+    /// without a touch.
     pub fn awaited(&self) -> impl Iterator<Item = &PartName> {
-        let may_come = self.gate == Gate::Open && !self.view.ending && !self.gone;
+        let may_come = self.gate == Gate::Open && !self.view.ending;
         let parts = self.parts.iter();
         parts
             .filter(move |(_, part)| {
@@ -450,7 +483,7 @@ impl PodRules {
 
     /// When a touch of the pod is due; `None` if none is, as far as is known.
     pub fn wanted_at(&self) -> Option<Instant> {
-        if self.gone || self.view.ending || self.gate != Gate::Open {
+        if self.view.ending || self.gate != Gate::Open {
             return None;
         }
         let schedule = self.retry_schedule();
@@ -458,9 +491,8 @@ impl PodRules {
         let due = due
             .filter_map(|(name, part)| part.due(name, &schedule))
             .min()?;
-        let in_flight = self.in_flight.as_ref().map(InFlightTouch::until);
-        let refused = self.refused.as_ref().map(|(until, _)| *until);
-        let limits = [in_flight, refused, self.not_before];
+        let awaited = self.awaited_swap.map(AwaitedSwap::until);
+        let limits = [awaited, self.obstacle.as_ref().map(Obstacle::until)];
         let due = limits.into_iter().flatten().fold(due, Instant::max);
         Some(due.max(self.limited_until(due)))
     }
@@ -479,56 +511,64 @@ impl PodRules {
     /// A touch was sent.
     pub fn sent(&mut self, now: Instant, wall: Timestamp) {
         let schedule = self.retry_schedule();
-        let mut parts = BTreeSet::new();
+        self.unanswered.clear();
         for (name, part) in &mut self.parts {
             if part.due(name, &schedule).is_some() {
                 part.touched(now, wall);
-                parts.insert(name.clone());
+                self.unanswered.insert(name.clone());
             }
         }
-        self.in_flight = Some(InFlightTouch {
+        self.awaited_swap = Some(AwaitedSwap {
             sent_at: now,
-            first_swap: None,
-            parts,
+            first: None,
         });
         self.count_outstanding();
-        if self.recent.len() == MAX_TOUCHES {
+        self.recent.push_back(now);
+        if self.recent.len() > MAX_TOUCHES + 1 {
             self.recent.pop_front();
         }
-        self.recent.push_back(now);
     }
 
     /// The API server has answered the last touch. `random` is uniform in `[0, 1)`: the pods of a node are not to retry at
     /// one moment.
     pub fn answered(&mut self, answer: TouchAnswer, random: f64, now: Instant) {
-        (self.not_before, self.failed) = (None, None);
-        let had_effect = !matches!(answer, TouchAnswer::NoOp | TouchAnswer::Conflict);
-        match answer {
+        let touched = mem::take(&mut self.unanswered);
+        let counts_for_limit = matches!(answer, TouchAnswer::NoOp | TouchAnswer::Conflict);
+        self.obstacle = match answer {
             TouchAnswer::Touched { .. } => {
-                self.refused = None;
+                self.obstacle = None;
                 self.backoff.reset();
                 self.without_effect = 0;
                 return;
             }
-            TouchAnswer::NoOp => self.without_effect("it drops the annotation", now),
-            TouchAnswer::Conflict => self.without_effect("it reports a conflict each time", now),
-            TouchAnswer::Gone => self.gone = true,
-            TouchAnswer::Throttled { retry_after } => {
-                self.not_before = Some(now + retry_after.unwrap_or(THROTTLED));
+            TouchAnswer::NoOp => Some(self.without_effect("it drops the annotation", now)),
+            TouchAnswer::Conflict => {
+                Some(self.without_effect("it reports a conflict each time", now))
             }
-            // The node records it, too, and opens the gate again.
-            TouchAnswer::Forbidden { permission } => self.gate = Gate::Forbidden(permission),
-            TouchAnswer::Refused { message } => self.refused = Some((now + REFUSED, message)),
+            // If the pod is there all the same, as the watch says, it is touched again.
+            TouchAnswer::Gone { message } => Some(self.rejected(
+                format!("the API server does not find the pod: {message}"),
+                now,
+            )),
+            // The node's limiter waits.
+            TouchAnswer::Throttled { .. } => None,
+            TouchAnswer::Forbidden { permission } => {
+                // The node records it, too, and opens the gate again.
+                self.gate = Gate::Forbidden(permission);
+                None
+            }
+            TouchAnswer::Refused { message } => Some(self.refused(&message, now)),
             TouchAnswer::Failed { why } => {
                 let delay = self.backoff.next_delay().mul_f64(1.0 + random);
-                (self.not_before, self.failed) = (Some(now + delay), Some(why));
+                let until = now + delay;
+                Some(Obstacle::Failed { until, why })
             }
-        }
-        if had_effect {
+        };
+        if !counts_for_limit {
             self.recent.pop_back();
         }
-        let in_flight = self.in_flight.take().into_iter();
-        for name in in_flight.flat_map(|touch| touch.parts) {
+        self.awaited_swap = None;
+        for name in touched {
             if let Some(part) = self.parts.get_mut(&name) {
                 part.not_touched();
             }
@@ -544,24 +584,33 @@ impl PodRules {
     /// An outage of the API server is over (R17): a touch that had no usable answer is sent again at `at`, unless it is due
     /// earlier.
     pub fn outage_over(&mut self, at: Instant) {
-        if self.failed.is_some() {
-            self.not_before = self.not_before.map(|not_before| not_before.min(at));
+        if let Some(Obstacle::Failed { until, .. }) = &mut self.obstacle {
+            *until = (*until).min(at);
         }
     }
 
-    /// The last touch had no effect, because of `why`, which completes "the API server refused the touch:". Once is chance, and several times in a row are a policy or a
-    /// webhook.
-    fn without_effect(&mut self, why: &'static str, now: Instant) {
+    /// The last touch had no effect, because of `why`, which completes "the API server refused the touch:". Once is chance,
+    /// and several times in a row are a policy or a webhook.
+    fn without_effect(&mut self, why: &'static str, now: Instant) -> Obstacle {
         self.without_effect += 1;
-        match self.without_effect {
-            1 => self.not_before = Some(now + AGAIN),
-            MAX_WITHOUT_EFFECT.. => {
-                self.without_effect = 0;
-                self.backoff.reset();
-                self.refused = Some((now + REFUSED, why.to_owned()));
-            }
-            _ => self.not_before = Some(now + self.backoff.next_delay()),
-        }
+        let delay = match self.without_effect {
+            1 => AGAIN,
+            MAX_WITHOUT_EFFECT.. => return self.refused(why, now),
+            _ => self.backoff.next_delay(),
+        };
+        let until = now + delay;
+        Obstacle::WithoutEffect { until }
+    }
+
+    fn refused(&mut self, why: &str, now: Instant) -> Obstacle {
+        self.rejected(format!("the API server refused the touch: {why}"), now)
+    }
+
+    fn rejected(&mut self, reason: String, now: Instant) -> Obstacle {
+        self.without_effect = 0;
+        self.backoff.reset();
+        let until = now + REFUSED;
+        Obstacle::Rejected { until, reason }
     }
 
     /// In a dry run, why a touch would be sent now; `None` if none would be. A change is returned once.
@@ -583,7 +632,7 @@ impl PodRules {
 
     /// Notices that are due because time has passed.
     pub fn overdue(&mut self, now: Instant) -> Vec<Notice> {
-        if self.gate != Gate::Open || self.refused.is_some() {
+        if self.gate != Gate::Open {
             return Vec::new();
         }
         let schedule = self.retry_schedule();
@@ -597,21 +646,20 @@ impl PodRules {
         let schedule = self.retry_schedule();
         let parts = self.parts.iter();
         let overdue = parts.filter_map(|(name, part)| part.overdue_at(name, &schedule));
-        let overdue = overdue
-            .min()
-            .filter(|_| self.gate == Gate::Open && self.refused.is_none());
+        let overdue = overdue.min().filter(|_| self.gate == Gate::Open);
         [self.wanted_at(), overdue].into_iter().flatten().min()
     }
 
     /// State and reason of a part; `None` if there has been no look at it.
     pub fn state(&self, name: &PartName, wall: Timestamp) -> Option<(PartState, String)> {
         let part = self.parts.get(name)?;
-        let problem = match (&self.refused, self.failed) {
-            (Some((_, text)), _) => Some(format!("the API server refused the touch: {text}")),
-            (None, Some(why)) => Some(format!("failed to touch the pod, will retry: {why}")),
-            (None, None) => None,
+        let pod = Waiting {
+            gate: &self.gate,
+            obstacle: self.obstacle.as_ref().and_then(Obstacle::reason),
+            throttled_until: self.throttled_until.filter(|until| *until > wall),
+            ttl: self.ttl,
         };
-        Some(part.state(&self.gate, problem, self.ttl, wall))
+        Some(part.state(pod, wall))
     }
 
     /// Time from the last change of a volume to its verification, if it is verified.
@@ -623,7 +671,7 @@ impl PodRules {
     fn retry_schedule(&self) -> Vec<Duration> {
         let mut schedule = vec![Duration::ZERO];
         if !self.view.republishes {
-            schedule.extend([IN_FLIGHT_TIME, Duration::from_millis(4500)]);
+            schedule.extend([SWAP_TIME, Duration::from_millis(4500)]);
             let expired = self.ttl.saturating_add(Duration::from_secs(1));
             schedule.extend((expired > schedule[2]).then_some(expired));
         }
@@ -632,14 +680,11 @@ impl PodRules {
 
     /// The earliest time of a touch that is due at `due`, by R14.
     fn limited_until(&self, due: Instant) -> Instant {
-        match (self.recent.front(), self.recent.back()) {
-            (Some(&first), Some(&last)) if self.recent.len() == MAX_TOUCHES => {
-                if due < first + MINUTE {
-                    // At the end of the minute at the latest.
-                    due.max((last + FURTHER).min(first + MINUTE))
-                } else {
-                    due
-                }
+        let first = (self.recent.iter().rev()).nth(MAX_TOUCHES - 1);
+        match (first, self.recent.back()) {
+            (Some(&first), Some(&last)) if due < first + MINUTE => {
+                // At the end of the minute at the latest.
+                due.max((last + FURTHER).min(first + MINUTE))
             }
             _ => due,
         }

@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::permissions::{Permission, may_touch_in};
+
 const PODS: Resource = Resource::core("pods");
 
 /// The annotation that a touch sets.
@@ -28,11 +30,11 @@ pub const REFRESH: &str = "larder.dev/refresh";
 /// The owner of the annotation in `metadata.managedFields`.
 const FIELD_MANAGER: &str = "larder";
 
-/// The permission that a touch needs, as an administrator grants it.
-const PERMISSION: &str = "patch pods/status";
-
 /// Longest wait for the answer to a touch.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Wait after a 429 without `Retry-After`.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a touch failed that was not answered.
 const NO_ANSWER: &str = "the API server does not answer";
@@ -69,11 +71,14 @@ pub enum TouchAnswer {
     /// Another client has changed the pod meanwhile: send it again (R17).
     Conflict,
     /// The pod was deleted, or another pod has its name (R17).
-    Gone,
+    Gone {
+        /// The text of the API server.
+        message: String,
+    },
     /// The API server has too many requests (R17).
     Throttled {
-        /// How long it asks to wait.
-        retry_after: Option<Duration>,
+        /// How long the node sends no touch.
+        retry_after: Duration,
     },
     /// This identity may not touch any pod (R18).
     Forbidden {
@@ -101,7 +106,7 @@ impl TouchAnswer {
             Self::Forbidden { .. } => "forbidden",
             Self::Refused { .. } => "refused",
             Self::Throttled { .. } => "throttled",
-            Self::Conflict | Self::Gone | Self::Failed { .. } => "error",
+            Self::Conflict | Self::Gone { .. } | Self::Failed { .. } => "error",
         }
     }
 }
@@ -118,7 +123,7 @@ pub async fn send(client: &Client, pod: &ObjectMeta, value: &str) -> TouchAnswer
     match timeout(TIMEOUT, patch(client, pod, value)).await {
         Ok(Ok(version)) if version == pod.resource_version => TouchAnswer::NoOp,
         Ok(Ok(resource_version)) => TouchAnswer::Touched { resource_version },
-        Ok(Err(error)) => answer_of(&error, pod),
+        Ok(Err(error)) => answer_of(client, &error, pod).await,
         Err(_) => TouchAnswer::Failed { why: NO_ANSWER },
     }
 }
@@ -139,25 +144,34 @@ fn body(pod: &ObjectMeta, value: &str) -> Value {
     json!({"metadata": {"uid": pod.uid.to_string(), "annotations": {REFRESH: value}}})
 }
 
-fn answer_of(error: &RequestError, pod: &ObjectMeta) -> TouchAnswer {
+/// A touch is rejected by the authorizer or by admission. Their answers have the same form, so a review of the permission
+/// decides; without one, admission counts, which concerns this pod only.
+async fn answer_of(client: &Client, error: &RequestError, pod: &ObjectMeta) -> TouchAnswer {
     let RequestError::Status { code, message, .. } = error else {
         return failed(error, pod);
     };
+    let message = shown(message);
     match code {
-        404 => TouchAnswer::Gone,
-        // A status update checks the UID as an immutable field, other updates as a precondition.
-        409 if message.contains("Precondition failed: UID in precondition") => TouchAnswer::Gone,
-        422 if names_uid(message, pod) => TouchAnswer::Gone,
+        404 => TouchAnswer::Gone { message },
+        // A status update checks the UID as an immutable field.
+        422 if error.is_of_another_object() => TouchAnswer::Gone { message },
         409 => TouchAnswer::Conflict,
         429 => TouchAnswer::Throttled {
-            retry_after: error.retry_after(),
+            retry_after: error.retry_after().unwrap_or(DEFAULT_RETRY_AFTER),
         },
-        403 if is_from_authorizer(message, pod) => TouchAnswer::Forbidden {
-            permission: format!("{PERMISSION} in the namespace {:?}", &*pod.namespace),
-        },
-        400..=499 if *code != 401 => TouchAnswer::Refused {
-            message: shown(message),
-        },
+        403 => {
+            let namespace = &*pod.namespace;
+            match may_touch_in(client, namespace).await {
+                Some(false) => {
+                    let permission = Permission::TouchPods.as_str();
+                    TouchAnswer::Forbidden {
+                        permission: format!("{permission} in the namespace {namespace:?}"),
+                    }
+                }
+                Some(true) | None => TouchAnswer::Refused { message },
+            }
+        }
+        400..=499 if *code != 401 => TouchAnswer::Refused { message },
         _ => failed(error, pod),
     }
 }
@@ -175,23 +189,6 @@ fn failed(error: &RequestError, pod: &ObjectMeta) -> TouchAnswer {
         "the API server has an error of its own"
     };
     TouchAnswer::Failed { why }
-}
-
-/// Whether the message of a 422 is about the UID: `Pod "NAME" is invalid: metadata.uid: …`. Policies and webhooks begin
-/// otherwise.
-fn names_uid(message: &str, pod: &ObjectMeta) -> bool {
-    let problems = message.strip_prefix(&format!("Pod {:?} is invalid: ", &*pod.name));
-    problems.is_some_and(|problems| {
-        let problems = problems.strip_prefix('[').unwrap_or(problems);
-        problems.starts_with("metadata.uid:")
-    })
-}
-
-/// Whether the message of a 403 is that of an authorizer: `pods "NAME" is forbidden: User "…" cannot patch resource …`
-/// (kube-apiserver 1.36, `endpoints/handlers/responsewriters/errors.go`). Admission begins otherwise.
-fn is_from_authorizer(message: &str, pod: &ObjectMeta) -> bool {
-    let start = format!("pods {:?} is forbidden: User \"", &*pod.name);
-    message.starts_with(&start) && message.contains(" cannot patch resource \"pods/status\"")
 }
 
 /// The first [`MAX_TEXT`] bytes of `message`, escaped.

@@ -36,8 +36,6 @@ const QUIET: Duration = Duration::from_mins(1);
 const SLOW: Duration = Duration::from_millis(500);
 /// Number of answers for a percentile.
 const WINDOW: usize = 20;
-/// Wait after a 429 without `Retry-After`.
-pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Place of a touch in the order: the lowest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +56,8 @@ pub struct TouchLimiter<T> {
     waiting: BTreeMap<Rank, T>,
     /// Number of the last touch.
     last: u64,
-    in_flight: usize,
+    /// Touches that may be sent or are under way.
+    granted: usize,
     rate: u32,
     bucket: TokenBucket,
     catch_up: TokenBucket,
@@ -77,7 +76,7 @@ impl<T> TouchLimiter<T> {
             random,
             waiting: BTreeMap::new(),
             last: 0,
-            in_flight: 0,
+            granted: 0,
             rate: MAX_RATE,
             bucket: bucket(MAX_RATE, BURST, now),
             catch_up: bucket(CATCH_UP_RATE, 1, now),
@@ -117,7 +116,7 @@ impl<T> TouchLimiter<T> {
         let Some(first) = self.waiting.first_entry() else {
             return Err(None);
         };
-        if self.in_flight >= IN_FLIGHT {
+        if self.granted >= IN_FLIGHT {
             return Err(None);
         }
         let is_catch_up = first.key().is_catch_up;
@@ -132,13 +131,13 @@ impl<T> TouchLimiter<T> {
         if is_catch_up {
             self.catch_up.take(now);
         }
-        self.in_flight += 1;
+        self.granted += 1;
         Ok((first.remove(), is_catch_up))
     }
 
     /// Records that a touch was answered or given up after `took`; with 429, nothing is sent for the time `throttled`.
     pub fn answered(&mut self, now: Instant, took: Duration, throttled: Option<Duration>) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.granted = self.granted.saturating_sub(1);
         if let Some(retry_after) = throttled {
             self.silent_until = self.silent_until.max(now + retry_after);
             self.halve(now);
@@ -155,7 +154,7 @@ impl<T> TouchLimiter<T> {
 
     /// Records that a touch was not sent after all, because the pod no longer needs it. It does not count.
     pub fn not_sent(&mut self, is_catch_up: bool) {
-        self.in_flight = self.in_flight.saturating_sub(1);
+        self.granted = self.granted.saturating_sub(1);
         self.bucket.give_back();
         if is_catch_up {
             self.catch_up.give_back();

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::touch_limiter::{DEFAULT_RETRY_AFTER, Rank, TouchLimiter};
+use crate::touch_limiter::{Rank, TouchLimiter};
 
 /// The queue. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -42,9 +42,9 @@ impl Permit {
         self.sent = Some(Instant::now());
     }
 
-    /// The API server has answered 429.
-    pub fn throttled(&mut self, retry_after: Option<Duration>) {
-        self.throttled = Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER));
+    /// The API server has answered 429: no touch is sent for this time.
+    pub fn throttled(&mut self, retry_after: Duration) {
+        self.throttled = Some(retry_after);
     }
 }
 

@@ -62,12 +62,20 @@ pub enum RequestError {
 /// What the answer of a failed request says besides its text; see the methods of [`RequestError`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatusFacts {
-    /// It has not yet seen the requested version.
-    pub(crate) version_too_large: bool,
     /// It names an object that it is about.
     pub(crate) names_object: bool,
+    pub(crate) cause: Option<KnownCause>,
+}
+
+/// A cause of a failure that larder acts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownCause {
+    /// The API server has not yet seen the requested version.
+    VersionTooLarge,
     /// The namespace is being deleted.
-    pub(crate) namespace_terminating: bool,
+    NamespaceTerminating,
+    /// `metadata.uid` is another one: another object has the name.
+    OtherUid,
 }
 
 impl RequestError {
@@ -98,6 +106,10 @@ impl RequestError {
             kube::Error::Service(error) => Self::Transport(error),
             error => Self::Transport(Box::new(error)),
         }
+    }
+
+    fn has_cause(&self, cause: KnownCause) -> bool {
+        matches!(self, Self::Status { facts, .. } if facts.cause == Some(cause))
     }
 
     /// The HTTP status code, where the API server answered with a failure.
@@ -131,7 +143,12 @@ impl RequestError {
 
     /// The namespace is being deleted, and accepts nothing new.
     pub fn is_namespace_terminating(&self) -> bool {
-        matches!(self, Self::Status { facts, .. } if facts.namespace_terminating)
+        self.has_cause(KnownCause::NamespaceTerminating)
+    }
+
+    /// 422 about `metadata.uid`: another object has the name.
+    pub fn is_of_another_object(&self) -> bool {
+        self.code() == Some(422) && self.has_cause(KnownCause::OtherUid)
     }
 
     /// 409: another client was faster, or the precondition does not hold.
@@ -156,7 +173,7 @@ impl RequestError {
 
     /// The API server has not yet seen the requested version, or never will because it was restored from a backup.
     pub fn is_version_too_large(&self) -> bool {
-        matches!(self, Self::Status { facts, .. } if facts.version_too_large)
+        self.has_cause(KnownCause::VersionTooLarge)
     }
 
     /// The API server did not answer: it may be gone, slow or unreachable.

@@ -29,15 +29,16 @@ use tokio::time::timeout;
 use crate::{
     bounds::OBJECT_BYTES,
     buffer::Buffer,
-    error::{RequestError, StatusFacts},
+    error::{KnownCause, RequestError, StatusFacts},
 };
 
 /// Longest wait for the response to a get, for the head of another response, and for the next bytes of a list (API
 /// server's own limit: 60 s).
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest `Retry-After` that is taken seriously.
-const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
+/// Longest `Retry-After` that is obeyed. A server that needs longer says so again; one that says an hour by mistake, or a
+/// proxy in its place, does not silence this client for an hour.
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 
 const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubjectaccessreviews");
 
@@ -241,6 +242,18 @@ struct StatusDetails {
 #[serde(default)]
 struct StatusCause {
     reason: SmolStr,
+    field: SmolStr,
+}
+
+impl StatusCause {
+    fn known(&self) -> Option<KnownCause> {
+        match (&*self.reason, &*self.field) {
+            ("ResourceVersionTooLarge", _) => Some(KnownCause::VersionTooLarge),
+            ("NamespaceTerminating", _) => Some(KnownCause::NamespaceTerminating),
+            (_, "metadata.uid") => Some(KnownCause::OtherUid),
+            _ => None,
+        }
+    }
 }
 
 impl Status {
@@ -249,17 +262,15 @@ impl Status {
         let details = self.details.unwrap_or_default();
         let retry_after_details = (details.retry_after_seconds > 0)
             .then(|| Duration::from_secs(details.retry_after_seconds));
-        let has_cause = |reason: &str| {
-            let mut causes = details.causes.iter().flatten();
-            causes.any(|cause| cause.reason == reason)
-        };
+        let mut causes = details.causes.iter().flatten();
+        let is_too_large = self.message.contains("Too large resource version");
         RequestError::Status {
             code: code.as_u16(),
             facts: StatusFacts {
-                version_too_large: has_cause("ResourceVersionTooLarge")
-                    || self.message.contains("Too large resource version"),
                 names_object: !details.name.is_empty(),
-                namespace_terminating: has_cause("NamespaceTerminating"),
+                cause: causes
+                    .find_map(StatusCause::known)
+                    .or_else(|| is_too_large.then_some(KnownCause::VersionTooLarge)),
             },
             reason: self.reason,
             message: if self.message.is_empty() {
@@ -374,11 +385,12 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_retry_after_is_cut_to_an_hour() {
+    fn an_absurd_retry_after_is_cut_to_minutes() {
         let body = br#"{"code":429,"details":{"retryAfterSeconds":18446744073709551615}}"#;
-        for header in [None, Some(Duration::MAX)] {
+        for header in [None, Some(Duration::from_hours(1)), Some(Duration::MAX)] {
             let error = status_error(StatusCode::TOO_MANY_REQUESTS, header, body);
             assert_eq!(error.retry_after(), Some(RETRY_AFTER_MAX));
+            assert!(RETRY_AFTER_MAX < Duration::from_mins(10));
         }
     }
 }

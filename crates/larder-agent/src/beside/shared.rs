@@ -8,7 +8,7 @@ use larder_files::operation_error::{OperationError, failed};
 use larder_inputs::clock::Clock;
 use larder_kubelet::{
     fingerprint::FingerprintKey, kubelet_dir::KubeletDir, node_state::follow_republishing_drivers,
-    node_view::NodeViewer, swaps::Swaps, touch_queue::TouchQueue,
+    node_view::NodeViewer, permissions::Permission, swaps::Swaps, touch_queue::TouchQueue,
 };
 use larder_objects::chain;
 use larder_projection::disk::VolumeHost;
@@ -128,21 +128,20 @@ impl Beside {
 
     /// The status of the mode.
     pub(crate) fn status(&self) -> BesideStatus {
-        let (permissions, view) = (self.node.permissions(), self.node.subscribe());
-        let rights = permissions.granted.map(|(right, granted)| RightStatus {
-            right: right.to_owned(),
-            granted,
+        let permissions = self.node.permissions();
+        let rights = Permission::ALL.map(|permission| RightStatus {
+            right: permission.as_str().to_owned(),
+            granted: permissions.is_granted(permission),
         });
-        let (ttl, gate) = (view.borrow().cache_ttl(), view.borrow().gate.to_string());
         BesideStatus {
             identity: permissions.identity,
             rights: rights.into(),
-            kubelet_version: self.node.kubelet().kubelet_version,
+            kubelet_version: self.node.kubelet_version(),
             kubelet_root_dir: self.volumes.path().display().to_string(),
-            ttl_secs: ttl.as_secs(),
+            ttl_secs: self.node.subscribe().borrow().cache_ttl().as_secs(),
             disk_visible: *self.disk_visible.lock(),
             dry_run: self.config.dry_run,
-            problem: self.lock_problem.lock().clone().unwrap_or(gate),
+            problem: (self.lock_problem.lock().clone()).unwrap_or_else(|| self.node.suspended()),
         }
     }
 

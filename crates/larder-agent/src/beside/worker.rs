@@ -121,8 +121,10 @@ impl BesideWorker {
     fn new(beside: Arc<Beside>, seat: WorkerSeat) -> Self {
         let mut node = beside.node.subscribe();
         let view = node.borrow_and_update().clone();
+        let mut rules = PodRules::new(view.gate.clone(), view.cache_ttl());
+        rules.set_throttled(view.throttled_until);
         Self {
-            rules: PodRules::new(view.gate.clone(), view.cache_ttl()),
+            rules,
             swaps: beside.swaps.of_pod(),
             gauges: beside.metrics.of_pod(),
             beside,
@@ -287,6 +289,7 @@ impl BesideWorker {
                 .outage_over(now + spread(longest, &mut self.work.rng));
         }
         self.rules.set_ttl(view.cache_ttl());
+        self.rules.set_throttled(view.throttled_until);
         self.rules.set_gate(view.gate, now);
         if before.republishing != view.republishing
             && let Some(plan) = &self.work.plan
@@ -388,9 +391,6 @@ impl BesideWorker {
         };
         match &part.kind {
             PartKind::Volume(volume, _) => {
-                if let Some(object) = self.pinned(part, plan) {
-                    look.observation = PartObservation::Pinned(object);
-                }
                 let state = &mut self.work.parts[index];
                 state.files = seen.files;
                 self.sub_paths.add_mounts(volume, seen.sub_paths);
@@ -404,9 +404,6 @@ impl BesideWorker {
                     self.sub_paths.written(volume, Some(set.as_str()), true);
                     state.of_mode.verified_set = Some(set.clone());
                 }
-                if name.is_none() {
-                    state.show(look.observation.state(), wall);
-                }
                 if let Some(place) = seen.place {
                     if let Some((identity, set)) = state.of_mode.place.replace(place.clone()) {
                         look.recreated = identity != place.0;
@@ -415,6 +412,10 @@ impl BesideWorker {
                     if look.swapped {
                         state.last_swap = Some(wall);
                     }
+                }
+                look.observation = self.with_pins(part, plan, look.observation, look.swapped);
+                if name.is_none() {
+                    self.work.parts[index].show(look.observation.state(), wall);
                 }
                 self.outdated
                     .sub_paths(&volume.as_str().into(), seen.outdated);
@@ -449,18 +450,33 @@ impl BesideWorker {
         }
     }
 
-    /// The immutable object of the part for which the kubelet serves an earlier one (R26).
-    fn pinned(&self, part: &Part, plan: &PodPlan) -> Option<String> {
+    /// What was observed of a volume, given the immutable objects for which the kubelet serves an earlier one (R26). The
+    /// disk decides: a kubelet that has swapped to the computed files has read the new objects.
+    fn with_pins(
+        &self,
+        part: &Part,
+        plan: &PodPlan,
+        observation: PartObservation,
+        swapped: bool,
+    ) -> PartObservation {
         let (readers, mut pinned) = (&self.work.node.readers, None);
         for object in part.reads.iter().filter_map(|need| plan.object(need)) {
             let (kind, name) = (object.0, &object.1.name);
-            if let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name)
-                && readers.is_pinned(&object, &uid, is_immutable)
-            {
+            let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name) else {
+                continue;
+            };
+            if swapped && observation == PartObservation::Same {
+                readers.set_served(&object, &uid, is_immutable);
+            } else if readers.is_pinned(&object, &uid, is_immutable) {
                 pinned = Some(format!("{kind} {:?}", name.as_str()));
             }
         }
-        pinned
+        match (observation, pinned) {
+            (PartObservation::Outdated(_) | PartObservation::Invisible(_), Some(object)) => {
+                PartObservation::Pinned(object)
+            }
+            (observation, _) => observation,
+        }
     }
 
     /// Follows the swaps of exactly the volumes whose next swap is awaited.

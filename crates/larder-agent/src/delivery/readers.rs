@@ -1,7 +1,8 @@
 //! The objects that pods read: by which pods each is read, and the immutable ones seen so far.
 //!
-//! Invariant: an object is in the table exactly while a pod reads it. For the same time, a kubelet serves an immutable
-//! object that it has read, even if it was deleted and recreated (beside-kubelet R26).
+//! Invariant: an object is in the table exactly while a pod reads it. For the same time, a kubelet that watches serves an
+//! immutable object that it has read, even if it was deleted and recreated (beside-kubelet R26). One that caches or gets
+//! objects serves the new one some time later, which its files show.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -52,6 +53,13 @@ impl ObjectReaders {
         }
         found.immutable = is_immutable.then(|| uid.clone());
         false
+    }
+
+    /// Records that the kubelet serves this object: its files have changed to the content of it.
+    pub(crate) fn set_served(&self, object: &(Kind, ObjectKey), uid: &Uid, is_immutable: bool) {
+        if let Some(found) = self.0.lock().get_mut(object) {
+            found.immutable = is_immutable.then(|| uid.clone());
+        }
     }
 
     pub(crate) fn add(&self, object: (Kind, ObjectKey), pod: &ResolvedPodUid) {
@@ -127,5 +135,19 @@ mod tests {
         assert!(table.is_pinned(&object("app"), &second, false));
         table.add(object("app"), &one);
         assert!(!table.is_pinned(&object("app"), &second, false));
+    }
+
+    #[test]
+    fn an_object_that_the_kubelet_serves_is_not_pinned() {
+        let table = ObjectReaders::default();
+        let [first, second, third] = ["1", "2", "3"].map(Uid::from);
+        table.add(object("app"), &ResolvedPodUid::new("1"));
+        assert!(!table.is_pinned(&object("app"), &first, true));
+        assert!(table.is_pinned(&object("app"), &second, true));
+        table.set_served(&object("app"), &second, true);
+        assert!(!table.is_pinned(&object("app"), &second, true));
+        assert!(table.is_pinned(&object("app"), &third, false));
+        table.set_served(&object("app"), &third, false);
+        assert!(!table.is_pinned(&object("app"), &third, false));
     }
 }

@@ -10,11 +10,24 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
-use super::{Gate, IN_FLIGHT_TIME, Look, Notice, PartName, PartObservation, PartState, PodView};
+use super::{
+    Gate, Look, Notice, PartName, PartObservation, PartState, PodView, SWAP_TIME, throttled,
+};
 use crate::{backoff, fingerprint::Fingerprint};
 
 /// Age of a change that was not delivered at which an event says so.
 const OVERDUE: Duration = Duration::from_mins(3);
+
+/// What an outdated part waits for, of what concerns all parts of the pod.
+pub(super) struct Waiting<'a> {
+    pub(super) gate: &'a Gate,
+    /// Why the last touch was not accepted.
+    pub(super) obstacle: Option<String>,
+    /// No pod of the node is touched until then.
+    pub(super) throttled_until: Option<Timestamp>,
+    /// The time to live of objects that the kubelet may cache.
+    pub(super) ttl: Duration,
+}
 
 /// One part of a pod.
 #[derive(Debug)]
@@ -69,7 +82,7 @@ impl TrackedPart {
         name: &PartName,
         look: Look,
         view: &PodView,
-        is_in_flight: bool,
+        shares_touch: bool,
         now: Instant,
         wall: Timestamp,
     ) -> Vec<Notice> {
@@ -104,7 +117,7 @@ impl TrackedPart {
             && self.is_verified()
             && !self.verified
         {
-            notices.push(self.verify(volume, is_in_flight, now));
+            notices.push(self.verify(volume, shares_touch, now));
         }
         notices
     }
@@ -135,15 +148,15 @@ impl TrackedPart {
         true
     }
 
-    fn verify(&mut self, volume: &SmolStr, is_in_flight: bool, now: Instant) -> Notice {
+    fn verify(&mut self, volume: &SmolStr, shares_touch: bool, now: Instant) -> Notice {
         self.verified = true;
         self.retries_by = None;
         self.verified_in = (!self.is_first).then(|| now - self.changed_at);
         let how = match self.last_touch {
             // It shares the touch of another volume.
-            None if is_in_flight => "swapped",
+            None if shares_touch => "swapped",
             None => "same",
-            Some(at) if now < at + IN_FLIGHT_TIME => "swapped",
+            Some(at) if now < at + SWAP_TIME => "swapped",
             Some(_) => "late",
         };
         Notice::Verified {
@@ -219,9 +232,12 @@ impl TrackedPart {
         matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty()
     }
 
-    /// Whether it differs in content that is no reason to touch.
+    /// Whether it differs in content that is no reason to touch: the kubelet may change it by itself.
     pub(super) fn is_left_to_kubelet(&self) -> bool {
-        matches!(self.observation, PartObservation::LeftToKubelet(_))
+        matches!(
+            self.observation,
+            PartObservation::LeftToKubelet(_) | PartObservation::Pinned(_)
+        )
     }
 
     /// Whether the kubelet has everything to set the volume up, and has not done so.
@@ -282,7 +298,7 @@ impl TrackedPart {
         let is_used_up = usize::try_from(self.touches).is_ok_and(|sent| sent >= schedule.len());
         let counts = is_volume && is_used_up && self.is_outdated() && !self.is_reported;
         let last = self.last_touch.filter(|_| counts)?;
-        Some((self.changed_at + OVERDUE).max(last + IN_FLIGHT_TIME))
+        Some((self.changed_at + OVERDUE).max(last + SWAP_TIME))
     }
 
     pub(super) fn take_overdue(
@@ -311,13 +327,7 @@ impl TrackedPart {
     }
 
     /// State and reason, in the words of section 16.
-    pub(super) fn state(
-        &self,
-        gate: &Gate,
-        problem: Option<String>,
-        ttl: Duration,
-        wall: Timestamp,
-    ) -> (PartState, String) {
+    pub(super) fn state(&self, pod: Waiting<'_>, wall: Timestamp) -> (PartState, String) {
         if !self.detached.is_empty() {
             let containers: Vec<_> = self.detached.keys().map(SmolStr::as_str).collect();
             let containers = containers.join(", ");
@@ -328,47 +338,41 @@ impl TrackedPart {
         }
         match &self.observation {
             PartObservation::Outdated(what) => {
-                let reason = self.waiting(gate, problem, ttl, wall);
-                let reason = reason.unwrap_or_else(|| match gate {
-                    Gate::DryRun => format!("would touch the pod: {what}"),
-                    _ => format!("out of date: {what}"),
-                });
-                (PartState::Waiting, reason)
+                (PartState::Waiting, self.why_it_waits(what, pod, wall))
             }
             observation => observation.state(),
         }
     }
 
-    /// The reason why an outdated part waits; `None` for the first touch.
-    fn waiting(
-        &self,
-        gate: &Gate,
-        problem: Option<String>,
-        ttl: Duration,
-        wall: Timestamp,
-    ) -> Option<String> {
-        match gate {
+    /// The reason why a part waits that is outdated in `what`.
+    fn why_it_waits(&self, what: &str, pod: Waiting<'_>, wall: Timestamp) -> String {
+        match pod.gate {
             Gate::Open => {}
-            Gate::DryRun => return None,
-            closed => return Some(closed.to_string()),
+            Gate::DryRun => return format!("would touch the pod: {what}"),
+            closed => return closed.to_string(),
         }
-        if problem.is_some() {
-            return problem;
+        if let Some(obstacle) = pod.obstacle {
+            return obstacle;
         }
-        let (first, last) = self.touched_at?;
-        let mut clauses = vec![format!(
-            "told the kubelet at {last:.3}, attempt {}",
-            self.touches
-        )];
-        let cached_until = first.checked_add(ttl).unwrap_or(Timestamp::MAX);
-        if self.touches > 1 && cached_until > wall {
-            clauses.push(format!(
-                "kubelet serves a cached object until {cached_until:.0}"
-            ));
+        let mut clauses = Vec::new();
+        if let Some((first, last)) = self.touched_at {
+            let attempt = self.touches;
+            clauses.push(format!("told the kubelet at {last:.3}, attempt {attempt}"));
+            let cached_until = first.checked_add(pod.ttl).unwrap_or(Timestamp::MAX);
+            if attempt > 1 && cached_until > wall {
+                clauses.push(format!(
+                    "kubelet serves a cached object until {cached_until:.0}"
+                ));
+            }
+            if let Some(by) = self.retries_by.filter(|by| *by > wall) {
+                clauses.push(format!("kubelet retries at {by:.0} at the latest"));
+            }
+        } else {
+            clauses.push(format!("out of date: {what}"));
         }
-        if let Some(by) = self.retries_by.filter(|by| *by > wall) {
-            clauses.push(format!("kubelet retries at {by:.0} at the latest"));
+        if let Some(until) = pod.throttled_until {
+            clauses.push(throttled(until));
         }
-        Some(clauses.join("; "))
+        clauses.join("; ")
     }
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod changes;
+mod model;
 mod obstacles;
 
 use std::{fmt::Write as _, sync::LazyLock};

@@ -120,12 +120,12 @@ async fn pod_that_is_gone_or_replaced_is_recognized() {
         ..pod.clone()
     };
     let answer = send(&client, &other, &value).await;
-    assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
+    assert!(matches!(answer, TouchAnswer::Gone { .. }), "{answer:?}");
     server
         .delete(larder_apiserver::ApiKind::Pod, "n", "web")
         .unwrap();
     let answer = send(&client, &pod, &value).await;
-    assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
+    assert!(matches!(answer, TouchAnswer::Gone { .. }), "{answer:?}");
     let hostile = ObjectMeta {
         name: "..".into(),
         ..pod
@@ -134,9 +134,20 @@ async fn pod_that_is_gone_or_replaced_is_recognized() {
     assert!(matches!(answer, TouchAnswer::Failed { .. }), "{answer:?}");
 }
 
-/// The result of a touch on an API server that gives every request this answer.
-async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> TouchAnswer {
-    let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+/// The result of a touch that an API server answers so, whose reviews grant the permission, deny it, or fail.
+async fn answered_to(
+    code: u16,
+    retry_after: Option<&'static str>,
+    body: Value,
+    granted: Option<bool>,
+) -> TouchAnswer {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let is_review = request.uri().path().ends_with("accessreviews");
+        let (code, body) = match (is_review, granted) {
+            (false, _) => (code, body.clone()),
+            (true, Some(allowed)) => (201, json!({"status": {"allowed": allowed}})),
+            (true, None) => (500, json!({})),
+        };
         let body = kube::client::Body::from(body.to_string().into_bytes());
         let mut answer = http::Response::new(body);
         *answer.status_mut() = StatusCode::from_u16(code).unwrap();
@@ -151,6 +162,10 @@ async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> 
     send(&client, &pod(), &value).await
 }
 
+async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> TouchAnswer {
+    answered_to(code, retry_after, body, Some(true)).await
+}
+
 fn status(message: &str) -> Value {
     json!({"kind": "Status", "status": "Failure", "message": message})
 }
@@ -158,29 +173,25 @@ fn status(message: &str) -> Value {
 #[tokio::test]
 async fn missing_permission_is_distinguished_from_admission() {
     // beside-kubelet 22
-    for user in [
-        "system:node:a",
-        "system:serviceaccount:larder:larder",
-        "is forbidden: x",
+    for message in [
+        r#"pods "web" is forbidden: User "u" cannot patch resource "pods/status" in API group "" in the namespace "n""#,
+        r#"admission webhook "w" denied the request: is forbidden: User "u" cannot patch"#,
+        "",
     ] {
-        let message = format!(
-            "pods \"web\" is forbidden: User {user:?} cannot patch resource \"pods/status\" in API group \"\" in the namespace \"n\""
-        );
-        let answer = answered(403, None, status(&message)).await;
+        let answer = answered_to(403, None, status(message), Some(false)).await;
         let TouchAnswer::Forbidden { permission } = answer else {
             panic!("{answer:?}");
         };
         assert_eq!(permission, "patch pods/status in the namespace \"n\"");
+        for granted in [Some(true), None] {
+            let answer = answered_to(403, None, status(message), granted).await;
+            let TouchAnswer::Refused { message: shown } = answer else {
+                panic!("{answer:?}");
+            };
+            assert!(shown == message || message.is_empty());
+        }
     }
     for (code, message) in [
-        (
-            403,
-            r#"pods "web" is forbidden: node "a" can only update pod status for pods with spec.nodeName set to itself"#,
-        ),
-        (
-            403,
-            r#"admission webhook "w" denied the request: is forbidden: User "u" cannot patch"#,
-        ),
         (
             422,
             r#"pods "web" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: is invalid: metadata.uid: no"#,
@@ -196,33 +207,41 @@ async fn missing_permission_is_distinguished_from_admission() {
 }
 
 #[tokio::test]
-async fn uid_of_another_pod_is_recognized_in_both_forms() {
-    for (code, message) in [
-        (
-            422,
-            r#"Pod "web" is invalid: metadata.uid: Invalid value: "u1": field is immutable"#,
-        ),
-        (
-            422,
-            r#"Pod "web" is invalid: [metadata.uid: Invalid value: "u1": field is immutable, x]"#,
-        ),
-        (
-            409,
-            "Operation cannot be fulfilled on pods \"web\": StorageError: invalid object, Code: 4, Key: /registry/pods/n/web, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u1, UID in object meta: u2",
-        ),
-    ] {
-        let answer = answered(code, None, status(message)).await;
-        assert!(matches!(answer, TouchAnswer::Gone), "{message}: {answer:?}");
+async fn uid_of_another_pod_is_recognized_by_the_field() {
+    let causes = |fields: &[&str]| {
+        let causes = fields
+            .iter()
+            .map(|field| json!({"reason": "FieldValueInvalid", "field": field}));
+        let causes: Vec<_> = causes.collect();
+        json!({"kind": "Status", "reason": "Invalid", "message": "m", "details": {"name": "web", "causes": causes}})
+    };
+    for fields in [&["metadata.uid"][..], &["spec", "metadata.uid"]] {
+        let answer = answered(422, None, causes(fields)).await;
+        let TouchAnswer::Gone { message } = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(message, "m");
     }
-    let message = "Operation cannot be fulfilled on pods \"web\": the object has been modified";
-    let answer = answered(409, None, status(message)).await;
+    let answer = answered(422, None, causes(&["metadata.annotations"])).await;
+    assert!(matches!(answer, TouchAnswer::Refused { .. }), "{answer:?}");
+    // If it is about the UID, the watch says so soon.
+    let answer = answered(
+        409,
+        None,
+        status("Precondition failed: UID in precondition"),
+    )
+    .await;
     assert!(matches!(answer, TouchAnswer::Conflict), "{answer:?}");
 }
 
 #[tokio::test]
 async fn throttling_and_outages_are_distinguished() {
     // beside-kubelet 23
-    for (header, expected) in [(Some("2"), Some(Duration::from_secs(2))), (None, None)] {
+    for (header, expected) in [
+        (Some("2"), Duration::from_secs(2)),
+        (Some("3600"), Duration::from_mins(5)),
+        (None, DEFAULT_RETRY_AFTER),
+    ] {
         let answer = answered(429, header, status("too many")).await;
         let TouchAnswer::Throttled { retry_after } = answer else {
             panic!("{answer:?}");

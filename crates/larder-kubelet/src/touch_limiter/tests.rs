@@ -1,6 +1,7 @@
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 fn limiter() -> (TouchLimiter<u32>, Instant) {
     let now = Instant::now();
@@ -125,7 +126,7 @@ fn retry_after_silences_the_node_and_halves_the_rate() {
     // Three seconds' worth of tokens, of which the bucket holds at most two.
     assert!((50..=76).contains(&sent.len()), "{}", sent.len());
     // Without a time, a second.
-    limiter.answered(now, MS, Some(DEFAULT_RETRY_AFTER));
+    limiter.answered(now, MS, Some(RETRY_AFTER));
     assert!(limiter.silent_until >= now + Duration::from_secs(1));
 }
 
@@ -162,7 +163,7 @@ fn slow_answers_halve_the_rate_down_to_two() {
 fn each_quiet_minute_doubles_the_rate() {
     let (mut limiter, now) = limiter();
     for _ in 0..6 {
-        limiter.answered(now, MS, Some(DEFAULT_RETRY_AFTER));
+        limiter.answered(now, MS, Some(RETRY_AFTER));
     }
     assert_eq!(limiter.rate(), MIN_RATE);
     for (minute, expected) in [2, 4, 8, 16, 32, 50, 50].into_iter().enumerate() {
@@ -172,10 +173,10 @@ fn each_quiet_minute_doubles_the_rate() {
     }
     // Trouble restarts the minute.
     let late = now + QUIET * 10;
-    limiter.answered(late, MS, Some(DEFAULT_RETRY_AFTER));
+    limiter.answered(late, MS, Some(RETRY_AFTER));
     let _ = limiter.next(late + QUIET - MS);
     assert_eq!(limiter.rate(), 25);
-    limiter.answered(late + QUIET - MS, MS, Some(DEFAULT_RETRY_AFTER));
+    limiter.answered(late + QUIET - MS, MS, Some(RETRY_AFTER));
     let _ = limiter.next(late + QUIET);
     assert_eq!(limiter.rate(), 12);
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::error::RequestError;
+use crate::error::{KnownCause, RequestError};
 
 /// A reflector with an API server that a test plays.
 struct Scene {
@@ -25,7 +25,8 @@ fn version(number: u64) -> ResourceVersion {
 fn status(code: u16, message: &str) -> RequestError {
     let mut error = RequestError::status(code, "", message);
     if let RequestError::Status { facts, .. } = &mut error {
-        facts.version_too_large = message.contains("Too large");
+        let is_too_large = message.contains("Too large");
+        facts.cause = is_too_large.then_some(KnownCause::VersionTooLarge);
     }
     error
 }

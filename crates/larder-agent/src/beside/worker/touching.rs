@@ -95,12 +95,18 @@ impl BesideWorker {
             TouchAnswer::Touched { resource_version } => {
                 debug!(%pod, %resource_version, "touched the pod");
             }
-            TouchAnswer::Throttled { retry_after } => permit.throttled(*retry_after),
+            TouchAnswer::Throttled { retry_after } => {
+                permit.throttled(*retry_after);
+                self.beside.node.throttled(*retry_after);
+            }
             TouchAnswer::Forbidden { permission } => self.beside.node.forbidden(permission),
+            TouchAnswer::Gone { message } => {
+                debug!(%pod, error = message, "API server does not find the pod to touch");
+            }
             TouchAnswer::Refused { message } => {
                 warn!(%pod, error = message, "API server rejected the touch, will retry");
             }
-            _ => {}
+            TouchAnswer::NoOp | TouchAnswer::Conflict | TouchAnswer::Failed { .. } => {}
         }
         self.rules
             .answered(answer, self.work.rng.f64(), Instant::now());

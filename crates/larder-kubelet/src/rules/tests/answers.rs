@@ -41,26 +41,92 @@ fn a_touch_that_is_not_permitted_waits_for_the_permission() {
             600005 touch
             601505 touch
             604505 touch
+            606005 NotRefreshed { volume: "a" }
         "#]]);
 }
 
 // beside-kubelet 23
 #[test]
-fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
+fn a_throttled_touch_is_due_again_and_the_state_says_what_the_node_waits_for() {
+    let mut world = World::new(NO_TTL);
+    world.compute(0, "a", 2).answer(
+        5,
+        TouchAnswer::Throttled {
+            retry_after: Duration::from_secs(2),
+        },
+    );
+    // The limiter of the node sends it later.
+    assert_eq!(world.rules.wanted_at(), Some(world.start));
+    let until = Timestamp::from_second(2).unwrap();
+    world.rules.set_throttled(Some(until));
+    world.phase("a").now += Duration::from_secs(2);
+    world.phase("a").check(expect![[r#"
+        0 touch
+        5 a is Waiting: out of date: file; the API server has too many requests (429), no pod is touched until 1970-01-01T00:00:02Z
+        2005 a is Waiting: out of date: file
+    "#]]);
+}
+
+#[test]
+fn a_rejected_touch_does_not_count_even_if_the_kubelet_was_faster_than_the_answer() {
+    for republishes in [false, true] {
+        let mut world = World::new(NO_TTL);
+        world.view.republishes = republishes;
+        world.set_view();
+        world
+            .compute(0, "a", 2)
+            // The kubelet's own sync: it has read what was there a moment ago.
+            .swap(20, "a", 9)
+            .answer(300, failed())
+            .until(1000)
+            .check(expect![[r#"
+                0 touch
+                800 touch
+            "#]]);
+    }
+}
+
+#[test]
+fn a_touch_that_is_answered_after_its_content_arrived_does_not_count_for_the_next() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(
-            5,
-            TouchAnswer::Throttled {
-                retry_after: Some(Duration::from_secs(2)),
-            },
-        )
-        .until(2100)
-        .swap(2150, "a", 2)
+        .swap(20, "a", 2)
+        .answer(30, failed())
+        // Somebody has written the file meanwhile.
+        .swap(2000, "a", 9)
         .check(expect![[r#"
             0 touch
-            2005 touch
-            2150 a verified: swapped, Some(2150) ms, 1 touches
+            20 a verified: swapped, Some(20) ms, 1 touches
+            2000 touch
+        "#]]);
+}
+
+#[test]
+fn a_rejection_is_over_with_the_next_answer() {
+    let refused = || TouchAnswer::Refused {
+        message: "no".to_owned(),
+    };
+    World::new(NO_TTL)
+        .compute(0, "a", 2)
+        .answer(5, refused())
+        .phase("a")
+        .until(600_010)
+        .answer(600_020, failed())
+        .phase("a")
+        .until(601_000)
+        .answer(601_000, touched())
+        .phase("a")
+        .until(900_000)
+        .check(expect![[r#"
+            0 touch
+            5 a is Waiting: the API server refused the touch: no
+            600005 touch
+            600020 a is Waiting: failed to touch the pod, will retry: the API server does not answer
+            600520 touch
+            601000 a is Waiting: told the kubelet at 1970-01-01T00:10:00.520Z, attempt 1
+            602020 touch
+            605020 touch
+            606520 NotRefreshed { volume: "a" }
         "#]]);
 }
 
@@ -147,13 +213,9 @@ fn a_touch_that_failed_is_sent_again_when_the_outage_is_over() {
         .rules
         .outage_over(world.start + Duration::from_millis(40_300));
     world.until(41_000).answer(41_000, touched()).phase("a");
-    // An outage that ends delays nothing, and hurries nothing else.
-    world.answer(
-        41_001,
-        TouchAnswer::Throttled {
-            retry_after: Some(Duration::from_mins(1)),
-        },
-    );
+    // An outage that ends hurries nothing else.
+    let message = "no".to_owned();
+    world.answer(41_001, TouchAnswer::Refused { message });
     world
         .rules
         .outage_over(world.start + Duration::from_millis(41_300));

@@ -194,11 +194,21 @@ fn a_terminated_or_deleted_pod_is_not_touched() {
     world.check(expect![[r#""#]]);
     World::new(NO_TTL)
         .compute(100, "a", 2)
-        .answer(110, TouchAnswer::Gone)
+        .answer(
+            110,
+            TouchAnswer::Gone {
+                message: "pods \"web\" not found".to_owned(),
+            },
+        )
         .compute(200, "a", 3)
         .until(600_000)
+        .phase("a")
+        // The watch still shows the pod: it is there, whatever was answered in place of the API server.
+        .until(601_000)
         .check(expect![[r#"
             100 touch
+            600000 a is Waiting: the API server does not find the pod: pods "web" not found
+            600110 touch
         "#]]);
 }
 
