@@ -145,7 +145,7 @@ fn body(pod: &ObjectMeta, value: &str) -> Value {
 }
 
 /// A touch is rejected by the authorizer or by admission. Their answers have the same form, so a review of the permission
-/// decides; without one, admission counts, which concerns this pod only.
+/// decides. Without one, the authorizer is taken for it: the next check of the permission lets touches go on.
 async fn answer_of(client: &Client, error: &RequestError, pod: &ObjectMeta) -> TouchAnswer {
     let RequestError::Status { code, message, .. } = error else {
         return failed(error, pod);
@@ -161,14 +161,14 @@ async fn answer_of(client: &Client, error: &RequestError, pod: &ObjectMeta) -> T
         },
         403 => {
             let namespace = &*pod.namespace;
+            let permission = Permission::TouchPods.as_str();
+            let permission = format!("{permission} in the namespace {namespace:?}");
             match may_touch_in(client, namespace).await {
-                Some(false) => {
-                    let permission = Permission::TouchPods.as_str();
-                    TouchAnswer::Forbidden {
-                        permission: format!("{permission} in the namespace {namespace:?}"),
-                    }
-                }
-                Some(true) | None => TouchAnswer::Refused { message },
+                Some(true) => TouchAnswer::Refused { message },
+                Some(false) => TouchAnswer::Forbidden { permission },
+                None => TouchAnswer::Forbidden {
+                    permission: format!("{permission} (not reviewed: {message})"),
+                },
             }
         }
         400..=499 if *code != 401 => TouchAnswer::Refused { message },

@@ -404,8 +404,11 @@ impl BesideWorker {
                     self.sub_paths.written(volume, Some(set.as_str()), true);
                     state.of_mode.verified_set = Some(set.clone());
                 }
+                let mut is_written = false;
                 if let Some(place) = seen.place {
-                    if let Some((identity, set)) = state.of_mode.place.replace(place.clone()) {
+                    let before = state.of_mode.place.replace(place.clone());
+                    is_written = before.as_ref() != Some(&place);
+                    if let Some((identity, set)) = before {
                         look.recreated = identity != place.0;
                         look.swapped = look.recreated || set != place.1;
                     }
@@ -413,7 +416,7 @@ impl BesideWorker {
                         state.last_swap = Some(wall);
                     }
                 }
-                look.observation = self.with_pins(part, plan, look.observation, look.swapped);
+                look.observation = self.with_pins(part, plan, look.observation, is_written);
                 if name.is_none() {
                     self.work.parts[index].show(look.observation.state(), wall);
                 }
@@ -451,13 +454,13 @@ impl BesideWorker {
     }
 
     /// What was observed of a volume, given the immutable objects for which the kubelet serves an earlier one (R26). The
-    /// disk decides: a kubelet that has swapped to the computed files has read the new objects.
+    /// disk decides: a kubelet that has just written the computed files has read the new objects.
     fn with_pins(
         &self,
         part: &Part,
         plan: &PodPlan,
         observation: PartObservation,
-        swapped: bool,
+        is_written: bool,
     ) -> PartObservation {
         let (readers, mut pinned) = (&self.work.node.readers, None);
         for object in part.reads.iter().filter_map(|need| plan.object(need)) {
@@ -465,7 +468,7 @@ impl BesideWorker {
             let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name) else {
                 continue;
             };
-            if swapped && observation == PartObservation::Same {
+            if is_written && observation == PartObservation::Same {
                 readers.set_served(&object, &uid, is_immutable);
             } else if readers.is_pinned(&object, &uid, is_immutable) {
                 pinned = Some(format!("{kind} {:?}", name.as_str()));

@@ -64,8 +64,15 @@ async fn a_busy_api_server_gets_no_touch_until_its_retry_after() {
         .faults()
         .inject(on_touch().times(1).retry_after(429, 2));
     world.config_map("app", &[("n", "1")]);
+    tokio::time::sleep(secs(1)).await;
+    let (_, reason) = world.phase("web", "v").unwrap();
+    let problem = world.status().beside.unwrap().problem;
+    for shown in [&reason, &problem] {
+        assert!(shown.contains("no pod is touched until"), "{shown}");
+    }
     world.until_file("web", "v", "n", "1").await;
     world.until_delivered("web").await;
+    assert_eq!(world.status().beside.unwrap().problem, "");
     let times = world.touch_times();
     assert_eq!(times.len(), 2, "{times:?}");
     // The first one is at 0.

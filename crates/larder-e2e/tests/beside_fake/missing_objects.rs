@@ -2,10 +2,11 @@
 
 use larder_agent::status::Phase;
 use larder_apiserver::ApiKind;
-use serde_json::json;
+use larder_e2e::fake_kubelet::ObjectStrategy;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::world::{World, millis, pod, secs};
+use crate::world::{Setup, World, millis, pod, secs};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_touched_while_a_required_object_is_missing() {
@@ -142,14 +143,36 @@ async fn runs_after_one_touch(world: &World) {
     assert_eq!(world.touches(), 1);
 }
 
+fn immutable_map(text: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "immutable": true, "data": {"n": text}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_caches_objects_delivers_a_recreated_immutable_one() {
+    for strategy in [ObjectStrategy::Cache, ObjectStrategy::Get] {
+        let setup = Setup {
+            strategy,
+            ..Setup::default()
+        };
+        let world = World::with(setup).await;
+        world.apply(&immutable_map("0"));
+        world.run(pod("web").config_map("v", "app")).await;
+        world.delete(ApiKind::ConfigMap, "app");
+        sleep(secs(1)).await;
+        world.apply(&immutable_map("1"));
+        world.apply(&pod("second").config_map("v", "app").build());
+        for name in ["second", "web"] {
+            world.until_file(name, "v", "n", "1").await;
+            world.until_delivered(name).await;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     // beside-kubelet 16
     let world = World::start().await;
-    let map = |text: &str| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "immutable": true,
-            "data": {"n": text}})
-    };
+    let map = immutable_map;
     world.apply(&map("0"));
     world.run(pod("web").config_map("v", "app")).await;
     world.delete(ApiKind::ConfigMap, "app");
