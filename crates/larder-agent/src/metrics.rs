@@ -45,7 +45,7 @@ impl Metrics {
             events: registrar.family(
                 "events",
                 "Events about pods, by the API server's answer",
-                label("outcome", ["posted", "forbidden", "refused"]),
+                label("outcome", PostOutcome::ALL.map(PostOutcome::as_str)),
             ),
             delay: registrar.seconds(
                 "change_delivery",
@@ -100,6 +100,7 @@ impl Metrics {
     pub(crate) fn count_events(&self) -> impl Fn(PostOutcome) + use<> {
         let events = self.events.clone();
         move |outcome| {
+            let outcome = outcome.as_str();
             events.get_or_create(&[("outcome", outcome)]).inc();
         }
     }

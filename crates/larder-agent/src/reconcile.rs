@@ -177,14 +177,14 @@ impl Reconciler {
         let uid = uid.as_str();
         self.node.inputs.tokens.forget(uid);
         self.node.inputs.certificates.forget(uid);
-        if let Some(events) = &self.node.events {
-            events.forget(uid);
-        }
     }
 
-    /// Removes the status of a pod.
+    /// Removes the status and the events of a pod.
     pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
         self.node.statuses.remove(uid);
+        if let Some(events) = &self.node.events {
+            events.forget(uid.as_str());
+        }
     }
 
     /// An object was created, changed or deleted, or cannot be read.

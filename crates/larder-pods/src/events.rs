@@ -18,10 +18,12 @@
 //!    `SIMILAR`th message for a reason on, all further ones share one event, until a rest of
 //!    `SIMILAR_WITHIN`.
 //! 3. A pod causes `BURST` requests, then one per `REFILL`. The next request
-//!    includes what was counted meanwhile.
+//!    includes what was counted meanwhile, and follows without another failure.
 //! 4. After a namespace forbids events, the next attempt follows after `FORBIDDEN` and includes the events noted
 //!    meanwhile. The log reports that once in this time. Nothing else depends on events.
-//! 5. A message is a reason of the status: it names objects, keys and paths, and holds no value (P5).
+//! 5. The events of a pod are kept until it is forgotten, or until they are as old as `FORGOTTEN`: a pod that is not
+//!    served may go without a word.
+//! 6. A message is a reason of the status: it names objects, keys and paths, and holds no value (P5).
 
 mod event;
 mod pod_events;
@@ -95,8 +97,30 @@ enum PostError {
     Never(String),
 }
 
-/// `posted`, `forbidden` (the event will be posted again) or `refused` for good.
-pub type PostOutcome = &'static str;
+/// What has become of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostOutcome {
+    /// The API server has it.
+    Posted,
+    /// The namespace forbids events. It will be posted again.
+    Forbidden,
+    /// The API server has rejected it for good.
+    Refused,
+}
+
+impl PostOutcome {
+    /// Every outcome.
+    pub const ALL: [Self; 3] = [Self::Posted, Self::Forbidden, Self::Refused];
+
+    /// The outcome as the label of a metric.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Posted => "posted",
+            Self::Forbidden => "forbidden",
+            Self::Refused => "refused",
+        }
+    }
+}
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -134,9 +158,11 @@ impl Events {
         let suffix = now.as_nanosecond().max(noted.last_suffix + 1);
         noted.last_suffix = suffix;
         let pod_events = noted.pods.entry(pod.uid.clone());
-        let pod_events = pod_events.or_insert_with(PodEvents::new);
+        let noted_at = Instant::now();
+        let pod_events = pod_events.or_insert_with(|| PodEvents::new(noted_at));
         let pod = pod_events.share(pod);
-        pod_events.note(PodEvent::new(pod, version, subject, reason, now, suffix));
+        let event = PodEvent::new(pod, version, subject, reason, now, suffix);
+        pod_events.note(event, noted_at);
         drop(noted);
         self.wake.notify_one();
     }
@@ -181,7 +207,7 @@ impl Events {
         let pod = event.pod.name.as_str();
         match outcome {
             Ok(()) => {
-                (self.counted)("posted");
+                (self.counted)(PostOutcome::Posted);
                 Duration::ZERO
             }
             Err(PostError::Later(why)) => {
@@ -189,7 +215,7 @@ impl Events {
                 RETRY
             }
             Err(PostError::Forbidden(why)) => {
-                (self.counted)("forbidden");
+                (self.counted)(PostOutcome::Forbidden);
                 let now = Instant::now();
                 let has_warned = noted.warned_at.is_some_and(|at| now - at < FORBIDDEN);
                 let (namespace, reason, message) =
@@ -215,7 +241,7 @@ impl Events {
                 Duration::ZERO
             }
             Err(PostError::Never(why)) => {
-                (self.counted)("refused");
+                (self.counted)(PostOutcome::Refused);
                 debug!(error = why, pod, "API server rejected event, dropped");
                 Duration::ZERO
             }
@@ -260,22 +286,20 @@ impl NotedEvents {
     fn next(&mut self) -> Result<PodEvent, Option<Instant>> {
         let now = Instant::now();
         self.forbidden.retain(|_, until| *until > now);
-        let mut after: Option<Instant> = None;
+        self.pods.retain(|_, pod| !pod.is_forgotten(now));
+        let mut first: Option<Instant> = None;
         for pod in self.pods.values_mut() {
             let Some(due) = pod.events.iter().position(|event| event.due) else {
                 continue;
             };
-            if let Some(until) = self.forbidden.get(pod.events[due].pod.namespace.as_str()) {
-                after = Some(after.map_or(*until, |after| after.min(*until)));
-                continue;
+            let forbidden = self.forbidden.get(pod.events[due].pod.namespace.as_str());
+            let at = forbidden.map_or_else(|| pod.next_request(now), |until| *until);
+            if at <= now {
+                return Ok(pod.request(due, now));
             }
-            if pod.try_spend(now) {
-                let event = &mut pod.events[due];
-                event.due = false;
-                return Ok(event.clone());
-            }
+            first = Some(first.map_or(at, |first| first.min(at)));
         }
-        Err(after)
+        Err(first)
     }
 }
 

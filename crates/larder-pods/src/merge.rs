@@ -114,9 +114,29 @@ struct UidHolders {
     present: HashMap<PodUid, (PodSource, FullName)>,
     /// Those whose volumes an earlier run left, until a source has them or the volumes are gone.
     earlier: HashMap<PodUid, FullName>,
+    /// The pods that wait for a UID, each of which is in `waiting` of its source.
+    waiting: HashMap<PodUid, BTreeSet<(PodSource, FullName)>>,
+    /// The UIDs that pods wait for and that have become free since such pods were last admitted.
+    freed: BTreeSet<PodUid>,
 }
 
 impl UidHolders {
+    /// No pod has `uid` any more.
+    fn free(&mut self, uid: &PodUid) {
+        if self.waiting.contains_key(uid) {
+            self.freed.insert(uid.clone());
+        }
+    }
+
+    fn ends_waiting(&mut self, uid: &PodUid, source: PodSource, full_name: &FullName) {
+        if let Some(waiting) = self.waiting.get_mut(uid) {
+            waiting.remove(&(source, full_name.clone()));
+            if waiting.is_empty() {
+                self.waiting.remove(uid);
+            }
+        }
+    }
+
     /// The pod that keeps others from having `uid`, if it is not the pod `full_name` of `source`.
     fn other(&self, uid: &PodUid, source: PodSource, full_name: &FullName) -> Option<String> {
         match (self.present.get(uid), self.earlier.get(uid)) {
@@ -221,18 +241,17 @@ impl PodMerge {
             updates: updates(source, operations).collect(),
             duplicates,
         };
-        if self.all_sources_seen() {
-            merged.updates.extend(self.admit_waiting(now));
-        }
+        merged.updates.extend(self.admit_waiting(now));
         merged
     }
 
     /// The volumes that an earlier run left of the pod with `uid` are gone: the pod that waits for the UID is added.
     pub fn volumes_gone(&mut self, uid: &PodUid, now: Timestamp) -> Vec<PodUpdate> {
-        match self.uids.earlier.remove(uid) {
-            Some(_) if self.all_sources_seen() => self.admit_waiting(now),
-            _ => Vec::new(),
+        if self.uids.earlier.remove(uid).is_none() {
+            return Vec::new();
         }
+        self.uids.free(uid);
+        self.admit_waiting(now)
     }
 
     fn pass(&mut self, source: PodSource, now: Timestamp) -> Pass<'_> {
@@ -246,13 +265,21 @@ impl PodMerge {
         }
     }
 
-    /// Adds the waiting pods whose UIDs are free.
+    /// Adds the waiting pods whose UIDs have become free, once every source has been seen.
     fn admit_waiting(&mut self, now: Timestamp) -> Vec<PodUpdate> {
-        let sources: Vec<_> = self.sources.keys().copied().collect();
+        if !self.all_sources_seen() {
+            return Vec::new();
+        }
+        let freed = mem::take(&mut self.uids.freed).into_iter();
+        let free: Vec<_> = freed
+            .filter_map(|uid| self.uids.waiting.get(&uid))
+            .flatten()
+            .cloned()
+            .collect();
         let mut admitted = Vec::new();
-        for source in sources {
+        for (source, full_name) in free {
             let mut pass = self.pass(source, now);
-            for pod in mem::take(&mut pass.state.waiting).into_values() {
+            if let Some(pod) = pass.take_waiting(&full_name) {
                 pass.one(pod);
             }
             admitted.extend(updates(source, pass.operations));
@@ -297,7 +324,10 @@ impl Pass<'_> {
                 self.duplicate(Arc::new(pod), "another pod".to_owned(), "full name");
             }
         }
-        self.state.waiting.clear();
+        let waiting: Vec<_> = self.state.waiting.keys().cloned().collect();
+        for full_name in waiting {
+            self.take_waiting(&full_name);
+        }
         // First the pods that are gone, so that their names and UIDs are free for new ones.
         let identity =
             |pod: &Arc<StoredPod>| (FullName::of(&pod.metadata), PodUid::of(&pod.metadata));
@@ -314,6 +344,14 @@ impl Pass<'_> {
         }
     }
 
+    /// Ends the wait of the pod with this name.
+    fn take_waiting(&mut self, full_name: &FullName) -> Option<StoredPod> {
+        let pod = self.state.waiting.remove(full_name)?;
+        let uid = PodUid::of(&pod.metadata);
+        self.uids.ends_waiting(&uid, self.source, full_name);
+        Some(pod)
+    }
+
     fn duplicate(&mut self, pod: Arc<StoredPod>, holder: String, what: &'static str) {
         self.duplicates.push(DuplicatePod {
             pod,
@@ -326,12 +364,13 @@ impl Pass<'_> {
     fn gone(&mut self, full_name: &FullName, uid: &PodUid) {
         let waiting = self.state.waiting.get(full_name);
         if waiting.is_some_and(|pod| PodUid::of(&pod.metadata) == *uid) {
-            self.state.waiting.remove(full_name);
+            self.take_waiting(full_name);
         }
         // The report may be about an old pod whose name belongs to another one by now.
         if self.state.uid_by_name.get(full_name) == Some(uid) {
             self.state.uid_by_name.remove(full_name);
             self.uids.present.remove(uid);
+            self.uids.free(uid);
             let pod = self.state.by_uid.remove(uid);
             let removed = self.operations.entry(Operation::Remove);
             removed.or_default().extend(pod);
@@ -349,9 +388,11 @@ impl Pass<'_> {
             let holder = holder.clone();
             self.gone(&full_name, &holder);
         }
-        self.state.waiting.remove(&full_name);
+        self.take_waiting(&full_name);
         if let Some(holder) = self.uids.other(&uid, self.source, &full_name) {
             self.duplicate(Arc::new(pod.clone()), holder, "UID");
+            let waiting = self.uids.waiting.entry(uid).or_default();
+            waiting.insert((self.source, full_name.clone()));
             self.state.waiting.insert(full_name, pod);
             return;
         }

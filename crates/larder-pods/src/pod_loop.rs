@@ -10,7 +10,7 @@
 //! 3. A UID that cannot name a directory reaches neither the pod manager nor the lifecycle: the API server is not
 //!    trusted.
 
-use std::{mem, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -59,8 +59,8 @@ pub struct PodLoop {
     mirrors: watch::Sender<MirrorScope>,
     /// See [`MirrorScope::epoch`].
     epoch: u64,
-    /// Number of problems of the API server.
-    api_problems: usize,
+    /// The problems of the API server, as they are shown.
+    api_problems: BTreeSet<String>,
 }
 
 impl PodLoop {
@@ -72,7 +72,7 @@ impl PodLoop {
             lifecycle: PodLifecycle::new(true),
             mirrors: watch::Sender::default(),
             epoch: 0,
-            api_problems: 0,
+            api_problems: BTreeSet::new(),
         }
     }
 
@@ -117,9 +117,12 @@ impl PodLoop {
                 self.publish();
             }
             SourceEvent::Problems(problems) => {
-                let is_api = report.source == PodSource::Api;
-                if is_api && problems.len() < mem::replace(&mut self.api_problems, problems.len()) {
-                    self.begin_epoch();
+                if report.source == PodSource::Api {
+                    let present = problems.iter().map(ToString::to_string).collect();
+                    let before = mem::replace(&mut self.api_problems, present);
+                    if !before.is_subset(&self.api_problems) {
+                        self.begin_epoch();
+                    }
                 }
                 actions.push(PodAction::Problems(report.source, problems));
             }
@@ -190,6 +193,7 @@ impl PodLoop {
             return;
         }
         let before = self.api_state(pod);
+        let mirror_before = self.mirror_of_same_name(pod);
         // Invariant 2.
         let steps = if is_gone {
             let steps = self.lifecycle.handle(operation, pod);
@@ -206,7 +210,7 @@ impl PodLoop {
         }
         if is_mirror_pod(&pod.metadata) {
             if !is_gone {
-                actions.extend(self.mirror_changed(pod));
+                actions.extend(self.mirror_changed(mirror_before.as_deref(), pod));
             }
             return;
         }
@@ -237,13 +241,23 @@ impl PodLoop {
         }));
     }
 
-    /// Serves a static pod with the addresses that were reported for its mirror pod.
-    fn mirror_changed(&self, mirror: &StoredPod) -> Option<PodAction> {
+    /// The mirror pod that `mirror` is a version of, as it is known before.
+    fn mirror_of_same_name(&self, mirror: &StoredPod) -> Option<Arc<StoredPod>> {
+        let is_mirror = is_mirror_pod(&mirror.metadata);
+        let pod = is_mirror.then(|| self.manager.pod_by_mirror_pod(mirror));
+        let pod = pod.flatten()?;
+        self.manager.mirror_pod_by_pod(&pod)
+    }
+
+    /// Serves a static pod with the addresses that were reported for its mirror pod, if they are news.
+    fn mirror_changed(&self, before: Option<&StoredPod>, mirror: &StoredPod) -> Option<PodAction> {
         let pod = self.manager.pod_by_mirror_pod(mirror)?;
         let life = self.lifecycle.life(&ResolvedPodUid::of(&pod.metadata));
         let is_served = matches!(life, Some(PodLife::Served));
-        let pod = is_served.then(|| with_addresses_of(mirror, &pod)).flatten();
-        pod.map(PodAction::Serve)
+        if !is_served || before.is_some_and(|before| before.addresses() == mirror.addresses()) {
+            return None;
+        }
+        with_addresses_of(mirror, &pod).map(PodAction::Serve)
     }
 
     /// The state at the API server of `pod`, or of the pod whose mirror it is: its deadline, and the UID of its mirror.
@@ -272,10 +286,11 @@ impl PodLoop {
 /// `pod` with the addresses of its mirror pod: the API server has no other place for them. `None` if the mirror pod has
 /// none, or if the manifest of `pod` states one.
 fn with_addresses_of(mirror: &StoredPod, pod: &StoredPod) -> Option<Arc<StoredPod>> {
-    let reported = mirror.decode().status?;
+    let reported = mirror.addresses();
+    reported.pod_ip.as_ref()?;
     let mut pod = pod.decode();
     let status = pod.status.get_or_insert_default();
-    if status.pod_ip.is_some() || reported.pod_ip.is_none() {
+    if status.pod_ip.is_some() {
         return None;
     }
     status.host_ip = reported.host_ip;

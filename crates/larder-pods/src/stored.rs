@@ -14,7 +14,7 @@ use std::fmt;
 
 use k8s_openapi::{
     Resource,
-    api::core::v1::{Pod, PodSpec, PodStatus},
+    api::core::v1::{HostIP, Pod, PodIP, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use larder_objects::{ApiJson, ObjectKey, ObjectKeyRef, ResourceVersion};
@@ -46,6 +46,20 @@ pub struct StoredPod {
     host_network: bool,
     service_account: SmolStr,
     ephemeral_containers: usize,
+}
+
+/// The addresses of a pod, of all that its status has.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct PodAddresses {
+    #[serde(rename = "hostIP")]
+    pub(crate) host_ip: Option<String>,
+    #[serde(rename = "hostIPs")]
+    pub(crate) host_ips: Option<Vec<HostIP>>,
+    #[serde(rename = "podIP")]
+    pub(crate) pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pub(crate) pod_ips: Option<Vec<PodIP>>,
 }
 
 /// A pod has a value that its JSON cannot hold, for example a time before the year 0.
@@ -131,6 +145,15 @@ impl StoredPod {
     /// The specification as a tree of JSON.
     pub(crate) fn spec_tree(&self) -> Value {
         serde_json::from_slice(&self.spec).expect("it was encoded when the pod was stored")
+    }
+
+    /// The addresses in its status.
+    pub(crate) fn addresses(&self) -> PodAddresses {
+        let status = self.status.as_deref();
+        let addresses = status.map(serde_json::from_slice::<PodAddresses>);
+        addresses.map_or_else(PodAddresses::default, |found| {
+            found.expect("the same bytes were decoded when the pod was stored")
+        })
     }
 
     /// Whether all containers of the pod have ended for good: its phase is `Succeeded` or `Failed`.

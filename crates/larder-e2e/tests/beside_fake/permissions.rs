@@ -1,6 +1,7 @@
 //! An API server that rejects touches.
 
 use larder_agent::status::Phase;
+use larder_apiserver::{Fault, Verb};
 use tokio::time::sleep;
 
 use crate::world::{World, on_touch, pod, secs};
@@ -15,6 +16,8 @@ async fn a_missing_permission_stops_all_touches_until_it_is_granted() {
     let why = "pods \"a\" is forbidden: User \"system:node:node-1\" cannot patch resource \"pods/status\" in API group \"\" \
                in the namespace \"default\"";
     let denied = world.server.faults().inject(on_touch().rejection(403, why));
+    let reviews = Fault::on(Verb::Create).resource("selfsubjectaccessreviews");
+    let unreviewed = world.server.faults().inject(reviews.rejection(403, why));
     world.config_map("app", &[("n", "1")]);
     sleep(secs(5)).await;
     let first = world.touches();
@@ -25,6 +28,7 @@ async fn a_missing_permission_stops_all_touches_until_it_is_granted() {
     sleep(secs(30)).await;
     assert_eq!(world.touches(), first);
     denied.lift();
+    unreviewed.lift();
     world.config_map("app", &[("n", "3")]);
     // The kubelet's own sync is sooner; the test checks that larder continues.
     sleep(secs(600)).await;

@@ -20,29 +20,43 @@ pub(super) const SIMILAR_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// Events of a pod that are remembered, to count them up.
 const MAX_EVENTS: usize = 32;
 
+/// Time after the last failure in which all requests become free again. The API server forgets an event after an hour.
+pub(super) const FORGOTTEN: Duration = REFILL.saturating_mul(BURST);
+
 /// The events of one pod.
 #[derive(Debug)]
 pub(super) struct PodEvents {
     /// The last ones, oldest first.
     pub(super) events: Vec<PodEvent>,
     requests: TokenBucket,
+    noted_at: Instant,
 }
 
 impl PodEvents {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
             events: Vec::new(),
-            requests: TokenBucket::new(REFILL, BURST, Instant::now()),
+            requests: TokenBucket::new(REFILL, BURST, now),
+            noted_at: now,
         }
     }
 
-    /// Takes the token of one request, if there is one.
-    pub(super) fn try_spend(&mut self, now: Instant) -> bool {
-        let has_one = self.requests.wait(now).is_zero();
-        if has_one {
-            self.requests.take(now);
-        }
-        has_one
+    /// When the pod may cause its next request.
+    pub(super) fn next_request(&self, now: Instant) -> Instant {
+        now + self.requests.wait(now)
+    }
+
+    /// The event of this number, to be posted now with a request that is free.
+    pub(super) fn request(&mut self, number: usize, now: Instant) -> PodEvent {
+        self.requests.take(now);
+        let event = &mut self.events[number];
+        event.due = false;
+        event.clone()
+    }
+
+    /// Whether they are so old that they are worth as much as none.
+    pub(super) fn is_forgotten(&self, now: Instant) -> bool {
+        now >= self.noted_at + FORGOTTEN && !self.events.iter().any(|event| event.due)
     }
 
     /// The identity of the pod, once for all its events.
@@ -52,7 +66,8 @@ impl PodEvents {
     }
 
     /// Counts up the event that is the same, or keeps `event` as a new one.
-    pub(super) fn note(&mut self, mut event: PodEvent) {
+    pub(super) fn note(&mut self, mut event: PodEvent, now: Instant) {
+        self.noted_at = now;
         let of_reason = |held: &&mut PodEvent| held.reason == event.reason;
         let mut similar: Vec<_> = self.events.iter_mut().filter(of_reason).collect();
         if (similar.iter()).all(|held| event.last.duration_since(held.last) > SIMILAR_WITHIN) {

@@ -15,7 +15,7 @@ use tower::service_fn;
 
 use super::{
     event::{MAX_MESSAGE, MAX_NAME},
-    pod_events::{BURST, REFILL, SIMILAR, SIMILAR_WITHIN},
+    pod_events::{BURST, FORGOTTEN, REFILL, SIMILAR, SIMILAR_WITHIN},
     *,
 };
 
@@ -129,6 +129,40 @@ async fn pod_that_always_fails_causes_few_requests() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_last_failure_is_posted_when_a_request_is_free_without_another_one() {
+    let fixture = Fixture::new();
+    for round in 0..=BURST {
+        fixture.failed("a");
+        let count = fixture.within(Duration::from_millis(1)).await.len();
+        assert_eq!(count, usize::from(round < BURST));
+    }
+    let last = format!("PATCH {} Error: a", BURST + 1);
+    assert_eq!(fixture.within(REFILL).await, [last]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_events_of_a_pod_that_is_not_served_go_by_themselves() {
+    let fixture = Fixture::new();
+    *fixture.code.lock() = 403;
+    fixture.failed_in("forbids", "a", Timestamp::UNIX_EPOCH);
+    fixture.within(SECOND).await;
+    *fixture.code.lock() = 201;
+    for pod in ["x", "y", "z"] {
+        fixture.failed_in(pod, "rejected", Timestamp::UNIX_EPOCH);
+    }
+    fixture.within(SECOND).await;
+    assert_eq!(fixture.events.noted.lock().pods.len(), 4);
+    tokio::time::advance(FORGOTTEN).await;
+    // The one that is due is posted first.
+    fixture.failed_in("new", "a", Timestamp::UNIX_EPOCH);
+    assert_eq!(fixture.within(SECOND).await.len(), 2);
+    fixture.failed_in("new", "b", Timestamp::UNIX_EPOCH);
+    fixture.within(SECOND).await;
+    let pods: Vec<_> = fixture.events.noted.lock().pods.keys().cloned().collect();
+    assert_eq!(pods, ["new"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn forbidden_events_pause_the_requests() {
     let fixture = Fixture::new();
     *fixture.code.lock() = 403;
@@ -138,11 +172,11 @@ async fn forbidden_events_pause_the_requests() {
         fixture.failed("a");
         assert_eq!(fixture.within(SECOND).await, [""; 0]);
     }
-    assert!(fixture.counted("forbidden", 1));
+    assert!(fixture.counted(PostOutcome::Forbidden, 1));
     *fixture.code.lock() = 201;
     // Without another failure.
     assert_eq!(fixture.within(FORBIDDEN).await, ["POST 11 Error: a"]);
-    assert!(fixture.counted("posted", 1));
+    assert!(fixture.counted(PostOutcome::Posted, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +240,7 @@ async fn hostile_namespace_blocks_no_other_event() {
     // An empty namespace and `..` have no path; the others are one segment each.
     assert_eq!(requests.len(), 5, "{requests:?}");
     assert_eq!(requests[4], "POST 1 Error: n");
-    assert!(fixture.counted("refused", 2));
+    assert!(fixture.counted(PostOutcome::Refused, 2));
 }
 
 fn event_of(metadata: &ObjectMeta, subject: EventSubject<'_>, why: &str) -> PodEvent {

@@ -282,6 +282,17 @@ fn present(merge: &PodMerge) -> Vec<String> {
 }
 
 fn waiting(merge: &PodMerge) -> Vec<String> {
+    let mut by_uid = HashMap::<_, BTreeSet<_>>::new();
+    for (source, state) in &merge.sources {
+        for (name, pod) in &state.waiting {
+            let uid = PodUid::of(&pod.metadata);
+            by_uid
+                .entry(uid)
+                .or_default()
+                .insert((*source, name.clone()));
+        }
+    }
+    assert_eq!(merge.uids.waiting, by_uid);
     merge.waiting().map(|pod| pod.to_string()).collect()
 }
 
