@@ -52,3 +52,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     Ok(())
 }
+
+#[test]
+fn example_runs() {
+    main().expect("the example succeeds");
+}

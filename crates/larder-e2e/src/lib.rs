@@ -16,6 +16,7 @@ pub mod process;
 mod proxy;
 mod real;
 mod root_dir;
+mod rounds;
 mod scratch_dir;
 mod server;
 
@@ -26,5 +27,6 @@ pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;
 pub use real::{RealServer, StatusPatch};
 pub use root_dir::{Files, pod_files, reboot};
+pub use rounds::rounds;
 pub use scratch_dir::ScratchDir;
 pub use server::Server;

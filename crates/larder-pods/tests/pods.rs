@@ -4,6 +4,10 @@
     reason = "the lint does not see that helpers of tests are tests"
 )]
 
+// The examples, as a part of this executable.
+#[path = "../examples/static_pods.rs"]
+mod static_pods;
+
 use std::{future::Future, path::Path, time::Duration};
 
 use jiff::Timestamp;

@@ -81,3 +81,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     Ok(())
 }
+
+#[test]
+fn example_runs() {
+    main().expect("the example succeeds");
+}

@@ -21,3 +21,9 @@ mod static_pods;
 mod tokens;
 mod trust_bundles;
 mod volumes;
+
+// The examples, as a part of this executable.
+#[path = "../../examples/embed.rs"]
+mod embed;
+#[path = "../../examples/own_pods.rs"]
+mod own_pods;

@@ -13,3 +13,7 @@ mod faults;
 mod hostile;
 mod kubectl;
 mod served;
+
+// The examples, as a part of this executable.
+#[path = "../../examples/in_memory.rs"]
+mod in_memory;

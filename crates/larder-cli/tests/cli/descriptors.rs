@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use larder_e2e::rounds;
 use rustix::process::{Pid, Resource, getrlimit, prlimit};
 
 use crate::{
@@ -36,8 +37,9 @@ async fn agent_without_descriptors_goes_on_and_recovers() {
     agent.summary();
     let log = agent.collect_log();
     let process = agent.pid();
-    // From none to as many as a pass needs, and more. It has the first three.
-    for (round, limit) in [3].into_iter().chain(free(process, 12)).enumerate() {
+    // From none on; with `LARDER_ROUNDS=4`, to as many as a pass needs, and more. It has the first three.
+    let limits = free(process, rounds(3));
+    for (round, limit) in [3].into_iter().chain(limits).enumerate() {
         let value = format!("of-{round}");
         allow(process, Some(limit));
         let said = log.lock().len();
@@ -73,7 +75,8 @@ async fn agent_without_descriptors_goes_on_and_recovers() {
 fn agent_with_few_descriptors_starts_or_says_why_not() {
     let desk = desk();
     // How many are open at a time varies from start to start.
-    for limit in (4..=64).step_by(4) {
+    let between = (4..64).step_by(20 / rounds(1).min(5));
+    for limit in between.chain([64]) {
         let script = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
         let mut command = std::process::Command::new("sh");
         command.env_clear();

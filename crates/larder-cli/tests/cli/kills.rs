@@ -1,6 +1,6 @@
 //! An agent that is killed again and again while it writes and while hooks run.
 //!
-//! `LARDER_SOAK_SEED` repeats the decisions of a run, not its timing. `LARDER_KILLS` sets their number.
+//! `LARDER_SOAK_SEED` repeats the decisions of a run, not its timing. `LARDER_ROUNDS` multiplies their number.
 
 use std::{
     env, fs,
@@ -11,6 +11,7 @@ use std::{
     thread,
 };
 
+use larder_e2e::rounds;
 use parking_lot::Mutex;
 use rustix::process::Signal;
 
@@ -19,8 +20,8 @@ use crate::{
     run::{Agent, config_map, desk, key, status, until, volume},
 };
 
-/// Unless `LARDER_KILLS` says otherwise.
-const KILLS: usize = 10;
+/// Times `LARDER_ROUNDS`.
+const KILLS: usize = 4;
 
 /// The two keys that each request of a hook found in the volume, in order.
 pub(crate) type Requests = Arc<Mutex<Vec<[String; 2]>>>;
@@ -127,7 +128,7 @@ async fn of_one_run() -> Vec<String> {
 #[tokio::test]
 #[expect(clippy::print_stderr, reason = "a test that fails shows it")]
 async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
-    let kills = env::var("LARDER_KILLS").map_or(KILLS, |number| number.parse().unwrap());
+    let kills = rounds(KILLS);
     let seed = env::var("LARDER_SOAK_SEED");
     let seed = seed.map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     eprintln!("LARDER_SOAK_SEED={seed}");

@@ -8,15 +8,18 @@ use std::{
     time::Duration,
 };
 
+use larder_e2e::rounds;
+
 use crate::{
     containers::permitted,
     recipes::{Recipe, RunningRecipe, has_nginx},
 };
 
-const EDITS: u32 = 200;
+/// Edits, times `LARDER_ROUNDS`.
+const EDITS: usize = 40;
 
-/// Edits the answer in the manifest at `path` 200 times while requests run: none fails, and the last answer stays. The
-/// number of requests.
+/// Edits the answer in the manifest at `path` again and again while requests run: none fails, and the last answer
+/// stays. The number of requests.
 fn edit_under_load(recipe: &Recipe, running: &mut RunningRecipe, path: &Path) -> u32 {
     let manifest = fs::read_to_string(path).unwrap();
     thread::scope(|scope| {
@@ -28,7 +31,7 @@ fn edit_under_load(recipe: &Recipe, running: &mut RunningRecipe, path: &Path) ->
             }
         });
         let mut served = 0;
-        for edit in 1..=EDITS {
+        for edit in 1..=rounds(EDITS) {
             let next = recipe.path().join("next");
             fs::write(&next, manifest.replace("hello", &format!("edit {edit}"))).unwrap();
             fs::rename(next, path).unwrap();
@@ -59,12 +62,13 @@ fn until_answered(
 
 #[expect(clippy::print_stderr, reason = "numbers for the reader of the test")]
 fn report(by: &str, reloads: usize, served: u32) {
-    assert!(reloads >= EDITS as usize / 2 - 1, "{reloads} reloads");
-    eprintln!("{by}: {EDITS} edits, {reloads} reloads, {served} requests, none failed");
+    let edits = rounds(EDITS);
+    assert!(reloads >= edits / 2 - 1, "{reloads} reloads");
+    eprintln!("{by}: {edits} edits, {reloads} reloads, {served} requests, none failed");
 }
 
 #[test]
-fn two_hundred_edits_of_nginx_lose_no_request() {
+fn edits_of_nginx_lose_no_request() {
     if !has_nginx() {
         return;
     }
@@ -83,7 +87,7 @@ fn two_hundred_edits_of_nginx_lose_no_request() {
 }
 
 #[test]
-fn two_hundred_edits_of_nginx_in_a_container_of_the_agent_lose_no_request() {
+fn edits_of_nginx_in_a_container_of_the_agent_lose_no_request() {
     if !has_nginx() || !permitted() {
         return;
     }

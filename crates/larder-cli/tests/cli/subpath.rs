@@ -1,6 +1,8 @@
 //! Files and directories that are mounted by subPath follow their volume: of `larder exec`, and of an agent's pods.
 
-use std::{collections::BTreeMap, env, path::Path, process::Command};
+use std::{collections::BTreeMap, path::Path, process::Command};
+
+use larder_e2e::rounds;
 
 use crate::{
     Desk,
@@ -9,8 +11,8 @@ use crate::{
     run::{Agent, config_map, desk, put, status, until, volume},
 };
 
-/// Unless `LARDER_SUBPATH_UPDATES` says otherwise.
-const UPDATES: u32 = 100;
+/// Times `LARDER_ROUNDS`.
+const UPDATES: usize = 20;
 
 /// The content of the file: longer and shorter in turn, so that a mixture shows.
 fn content(number: u32) -> String {
@@ -67,7 +69,7 @@ fn file_by_sub_path_follows_each_of_many_updates() {
     if !may_mount() {
         return;
     }
-    let updates = env::var("LARDER_SUBPATH_UPDATES").map_or(UPDATES, |text| text.parse().unwrap());
+    let updates = rounds(UPDATES).try_into().unwrap();
     let desk = Desk::with([("app.yaml", manifest(0).as_str()), ("read.pl", READER)]);
     let reader = desk.path().join("read.pl");
     let script = format!("exec perl {} {updates}", reader.display());

@@ -1,7 +1,7 @@
 //! The soak: random changes and faults, and in the end every file compared with the API server's content.
 //!
 //! ```sh
-//! cargo test -p larder-cli --test node soak                                          # 15 s, embedded API server
+//! cargo test -p larder-cli --test node soak                                          # 5 s, embedded API server
 //! LARDER_SOAK_SECS=1800 KUBEBUILDER_ASSETS=DIR nice cargo test --release -p larder-cli --test node soak
 //! ```
 //!
@@ -29,11 +29,11 @@ use crate::{
 };
 
 /// How long, unless the environment says otherwise.
-const SHORT: Duration = Duration::from_secs(15);
+const SHORT: Duration = Duration::from_secs(5);
 /// Between two changes.
 const STEP: Duration = Duration::from_millis(80);
 /// Between the end of a fault and the next one.
-const PEACE: (Duration, Duration) = (Duration::from_millis(1500), Duration::from_secs(12));
+const PEACE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(12));
 /// Most that memory may grow from the second third to the last. Not the resident size, which counts what of the binary
 /// was needed so far, but what the process has of its own.
 const GROWTH: f64 = 0.1;
@@ -187,7 +187,7 @@ impl Soak {
 
     async fn strike(&mut self, fault: Fault) {
         let longest =
-            (self.duration / 30).clamp(Duration::from_millis(700), Duration::from_secs(6));
+            (self.duration / 30).clamp(Duration::from_millis(250), Duration::from_secs(6));
         let time = longest.mul_f64(0.3 + 0.7 * self.world.rng.f64());
         match fault {
             Fault::Cut => self.proxy.cut(),

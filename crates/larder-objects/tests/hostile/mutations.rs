@@ -175,7 +175,7 @@ fn input(documents: &[Value], rng: &mut Rng) -> String {
 fn mutated_pods_cost_little_and_panic_nowhere() {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seed = number("LARDER_MUTATION_SEED").unwrap_or(14);
-    let inputs = number("LARDER_MUTATION_INPUTS").unwrap_or(5000);
+    let inputs = number("LARDER_MUTATION_INPUTS").unwrap_or(1000);
     println!("LARDER_MUTATION_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     let documents = documents();

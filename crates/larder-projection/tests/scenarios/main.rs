@@ -13,6 +13,10 @@ mod special_sources;
 mod vectors;
 mod volumes;
 
+// The examples, as a part of this executable.
+#[path = "../../examples/render_pod.rs"]
+mod render_pod;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};

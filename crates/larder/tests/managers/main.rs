@@ -25,3 +25,13 @@ mod third_kind;
 mod throttled;
 mod traffic;
 mod watch_limit;
+
+// The examples, as a part of this executable.
+#[path = "../../examples/change_events.rs"]
+mod change_events;
+#[path = "../../examples/fake_in_a_test.rs"]
+mod fake_in_a_test;
+#[path = "../../examples/slow_and_stale.rs"]
+mod slow_and_stale;
+#[path = "../../examples/two_managers.rs"]
+mod two_managers;
