@@ -8,7 +8,6 @@
 mod accounts;
 mod admission;
 mod bodies;
-mod certificates;
 mod delete;
 mod kinds;
 mod metadata;
@@ -158,7 +157,7 @@ impl Writer {
         part: Part,
     ) -> Result<(), ApiError> {
         admission::admit(resource, old, value, part)?;
-        rules::apply(resource, old, value, self.clock.now())?;
+        rules::apply(resource, old, value)?;
         if resource.kind == ApiKind::Service {
             self.allocate(old, value)?;
         }

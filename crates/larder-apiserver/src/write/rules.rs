@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         certificates::v1beta1::ClusterTrustBundle,
@@ -17,7 +16,7 @@ use larder_objects::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{certificates, name};
+use super::name;
 use crate::{
     json::{self, items, text},
     references::MIRROR,
@@ -28,7 +27,7 @@ use crate::{
 /// [`MIRROR`], as errors name it.
 const MIRROR_FIELD: &str = "metadata.annotations[kubernetes.io/config.mirror]";
 
-/// Fills defaults into `value`, and checks it `now`; `old` is what it replaces.
+/// Fills defaults into `value`, and checks it; `old` is what it replaces.
 ///
 /// # Errors
 ///
@@ -37,7 +36,6 @@ pub(super) fn apply(
     resource: &Resource,
     old: Option<&Value>,
     value: &mut Value,
-    now: Timestamp,
 ) -> Result<(), ApiError> {
     let mut causes = Vec::new();
     let errors = match resource.kind {
@@ -101,13 +99,8 @@ pub(super) fn apply(
                 None => validation::cluster_trust_bundle(&new),
             }
         }
-        ApiKind::PodCertificateRequest => {
-            certificates::check_spec(old, value, &mut causes);
-            if let Some(old) = old {
-                certificates::check_status(old, value, now, &mut causes);
-            }
-            metadata(value)?
-        }
+        // Their specs and answers are a signer's to check, and none runs here.
+        ApiKind::PodCertificateRequest => metadata(value)?,
         ApiKind::Lease => {
             check_lease(value, &mut causes);
             metadata(value)?
