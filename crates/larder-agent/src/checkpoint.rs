@@ -35,7 +35,7 @@ use std::{panic::resume_unwind, sync::Arc, thread, time::Duration};
 use futures::{FutureExt as _, future::OptionFuture};
 use larder::Changes;
 use larder_checkpoint::{
-    CheckpointDir, Contents, Found, Keyring, Owner, RejectedFile, Store, digest,
+    CheckpointDir, Contents, Found, KeySource, Keyring, Owner, RejectedFile, Store, digest,
 };
 use larder_inputs::cluster_state::ClusterState;
 use larder_kubelet::backoff::RETRY;
@@ -155,7 +155,6 @@ impl Checkpoint {
                 return;
             }
             self.board.stop_serving();
-            self.inputs.expired.lock().clear();
             recorder = Some(Recorder::new(found));
             self.record(&mut recorder, &mut wakes).await;
         };
@@ -186,12 +185,6 @@ impl Checkpoint {
         let mut store = found.store;
         log_rejected(&found.rejected);
         self.board.opened(&store, &found.rejected);
-        if let Some(error) = found.problem {
-            warn!(
-                error = chain(&error),
-                "failed to move rejected files aside, leaving them"
-            );
-        }
         let mut contact = self.contact.clone();
         let answered = contact.wait_for(|contact| *contact >= ApiContact::Denied);
         if timeout_at(deadline, answered).await.is_err() {
@@ -222,7 +215,15 @@ impl Checkpoint {
         let (directory, keys) = (self.directory.clone(), self.config.keys.clone());
         let owner = self.cluster.owner(&self.node);
         apart(move || {
-            let keys = Keyring::load(&keys, credentials().as_deref())?;
+            let credentials = credentials();
+            let may_create = !directory.is_written()?
+                || opens_with(&directory, keys.get(1..).unwrap_or_default(), &owner);
+            let load = if may_create {
+                Keyring::load
+            } else {
+                Keyring::load_existing
+            };
+            let keys = load(&keys, credentials.as_deref())?;
             Ok(Store::open(&directory, keys, owner, CopyContent::decode)?)
         })
         .await
@@ -233,7 +234,7 @@ impl Checkpoint {
         log_rejected(&rejected);
         let now = self.inputs.clock.now();
         let newest = store.newest_verification();
-        let stale = StaleNode::new(copies, newest, now, &self.config);
+        let stale = StaleNode::new(copies, newest, &self.config);
         if now < newest {
             warn!(%now, checkpoint = %newest, "the clock is earlier than the checkpoint, so ages are unknown and count as zero");
         }
@@ -324,6 +325,18 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     });
     let ended = ended.await.unwrap_or_else(|panic| resume_unwind(panic));
     ended.expect("it runs once")
+}
+
+/// Whether the checkpoint opens with `keys` alone, so that a new first key costs nothing of it. In place of a key that has
+/// sealed what is there, a new one would cost all of it.
+fn opens_with(directory: &CheckpointDir, keys: &[KeySource], owner: &Owner) -> bool {
+    let credentials = credentials();
+    if keys.is_empty() {
+        return false;
+    }
+    let found = Keyring::load_existing(keys, credentials.as_deref())
+        .map(|keys| Store::inspect(directory, &keys, owner, CopyContent::decode));
+    matches!(found, Ok(Ok(Some(contents))) if contents.rejected.is_empty())
 }
 
 /// Time after which the times of the freshness checks are written although nothing has changed.

@@ -109,6 +109,16 @@ pub enum KeyError {
         /// Number of its names.
         links: u64,
     },
+    /// There is no such file. It is created only where no checkpoint can have been sealed with it.
+    #[error(
+        "key {} is missing, so the checkpoint stays as it is (mount the disk of the key, or start anew with \
+         `larder checkpoint erase`)",
+        path.display()
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file without exactly 32 bytes, or no regular file.
     #[error("key {} is not a file of 32 bytes", path.display())]
     Length {
@@ -158,7 +168,7 @@ impl Keyring {
                 }
                 KeySource::File(path) => (path.clone(), read(path, is_private)?),
             };
-            Ok(key.ok_or_else(|| failed("read key", &path)(Errno::NOENT))?)
+            key.ok_or(KeyError::Missing { path })
         };
         let keys = sources.iter().map(load).collect::<Result<_, _>>()?;
         Ok(Self { keys })

@@ -3,7 +3,7 @@
 //! ```text
 //! index            the index
 //! 3f2a…            a copy
-//! rejected/        files of the last start that found some that do not open
+//! rejected/        files that did not open, moved there by the write that replaced them
 //! ```
 //!
 //! # A write
@@ -18,8 +18,9 @@
 //!
 //! # Failures and crashes
 //!
-//! Files that the index does not list are ignored, and removed at the next start. A failure in 1 to 5 removes the new
-//! files as far as possible. So a crash at any instant leaves the old checkpoint or the new one.
+//! Files that the index does not list are ignored, and removed by the next start that opens it, or by the next write. A
+//! failure in 1 to 5 removes the new files as far as possible. So a crash at any instant leaves the old checkpoint or
+//! the new one.
 //!
 //! Invariants:
 //! 1. No link is followed. The directory belongs to this process's user, and no other user can enter it while an agent
@@ -28,7 +29,9 @@
 //! 3. A copy that does not open affects no other copy. One that the system fails to read is not served, and stays.
 //! 4. The index always fits into a file. If there are too many copies, namespaces share the room: those with the most
 //!    copies have some left out, and no other.
-//! 5. The limit on the length of a file is the same for writing and reading. Content above the limit has no copy, not
+//! 5. A start replaces and moves nothing, whatever it finds: it may be one with the name of another node, or without the disk of the
+//!    key. Files that do not open are moved to `rejected/` by the first write, when the API server has answered.
+//! 6. The limit on the length of a file is the same for writing and reading. Content above the limit has no copy, not
 //!    even an older one: an older copy would bring replaced content back.
 
 mod directory;
@@ -145,6 +148,8 @@ pub struct Store {
     index_file: Option<FileIdentity>,
     /// Files that could not be removed.
     garbage: Vec<FileName>,
+    /// Files that did not open at the start, by name, until the first write.
+    rejected: Vec<String>,
     /// Length of all files that the index lists, and of the index.
     size: u64,
 }
@@ -156,13 +161,12 @@ pub struct Found {
     pub store: Store,
     /// Files that did not open.
     pub rejected: Vec<RejectedFile>,
-    /// Why the rejected files could not be moved. They are not served either way.
-    pub problem: Option<StoreError>,
 }
 
 impl Store {
     /// Opens the checkpoint in `place`, and creates the directory if missing. Files that do not open, and copies that
-    /// `decode` does not take, are moved to `rejected/`. No content is kept: see [`contents`](Self::contents).
+    /// `decode` does not take, are reported; the first write moves them to `rejected/`. No content is kept: see
+    /// [`contents`](Self::contents).
     ///
     /// # Errors
     ///
@@ -191,18 +195,17 @@ impl Store {
             rewrite_index: loaded.rewrite_index,
             index_file: loaded.index_file,
             garbage: loaded.leftovers,
+            rejected: (loaded.rejected.iter().map(|file| file.file.clone())).collect(),
             size: 0,
         };
-        let problem = store.set_aside(&loaded.rejected).err();
-        store.remove_garbage();
+        // Only an index that opens says which files are of no use.
+        if store.index_file.is_some() {
+            store.remove_garbage();
+        }
         store.size = store.measure();
         let mut rejected = loaded.rejected;
         rejected.extend(loaded.unread);
-        Ok(Found {
-            store,
-            rejected,
-            problem,
-        })
+        Ok(Found { store, rejected })
     }
 
     /// Reads every copy. Files that do not open now are reported; the next start looks at them again.
@@ -328,6 +331,9 @@ impl Store {
         self.find_directory()?;
         let directory = self.directory.as_fd();
         let _locked = Lock::try_dir(directory).map_err(failed("lock", &self.path))?;
+        self.set_aside()?;
+        self.rejected.clear();
+        let directory = self.directory.as_fd();
         let found = match sys::stat_entry(directory, INDEX) {
             Ok(stat) => Some(FileIdentity::of(&stat)),
             Err(Errno::NOENT) => None,
@@ -569,9 +575,9 @@ impl Store {
         });
     }
 
-    /// Moves files to `rejected/`, in place of those of an earlier start.
-    fn set_aside(&self, rejected: &[RejectedFile]) -> Result<(), StoreError> {
-        if rejected.is_empty() {
+    /// Moves the rejected files of the start to `rejected/`, in place of those of an earlier one.
+    fn set_aside(&self) -> Result<(), StoreError> {
+        if self.rejected.is_empty() {
             return Ok(());
         }
         clear_rejected(&self.directory, &self.path)?;
@@ -582,7 +588,7 @@ impl Store {
         }
         let aside = sys::open_dir(self.directory.as_fd(), REJECTED);
         let aside = aside.map_err(failed("open", &path))?;
-        for RejectedFile { file, .. } in rejected {
+        for file in &self.rejected {
             let (from, to) = (self.directory.as_fd(), aside.as_fd());
             match sys::rename_to(from, file.as_str(), to, file.as_str()) {
                 Ok(()) | Err(Errno::NOENT) => {}

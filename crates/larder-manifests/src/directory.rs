@@ -300,8 +300,7 @@ impl ManifestDir {
                 "manifest has something that the API server would reject"
             );
         }
-        self.catalogue
-            .read(&reading.path, reading.documents, reading.problems)
+        self.catalogue.read(reading)
     }
 
     /// Logs new problems, and those that are resolved.
@@ -314,9 +313,15 @@ impl ManifestDir {
         self.has_news = true;
         let known: HashSet<_> = before.iter().collect();
         let of_kept: HashSet<_> = self.catalogue.problems_of_kept().collect();
+        let unknown_fields: HashSet<_> = self.catalogue.unknown_fields().collect();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             if of_kept.contains(problem) {
                 warn!(problem, "manifest rejected, keeping its last good content");
+            } else if unknown_fields.contains(problem) {
+                warn!(
+                    problem,
+                    "manifest has something that the API server would reject"
+                );
             } else {
                 warn!(problem, "manifest rejected");
             }

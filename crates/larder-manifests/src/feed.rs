@@ -160,12 +160,37 @@ impl Feed {
 
     fn upsert(&self, id: &ObjectId, object: RawObject) -> Result<(), ApiError> {
         let object = match &self.placement {
-            Some(placement) if id.kind == "Pod" => placement.complete(object, || self.held(id)),
+            Some(placement) if id.kind == "Pod" => {
+                self.add_account(id, &object);
+                placement.complete(object, || self.held(id))
+            }
             _ => object,
         };
         let applied = self.server.apply(&*object)?;
         debug!(object = %id, ?applied, "applied");
         Ok(())
+    }
+
+    /// Creates the service account that a pod runs as, if no manifest has it: no controller and nobody else would.
+    fn add_account(&self, pod: &ObjectId, object: &RawObject) {
+        let name = object.text("/spec/serviceAccountName");
+        let namespace = &pod.key.namespace;
+        let kind = ApiKind::ServiceAccount;
+        if name.is_empty() || self.server.get(kind, namespace, name).is_some() {
+            return;
+        }
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": namespace, "name": name},
+        });
+        match self.server.apply(&account) {
+            Ok(_) => {
+                info!(%pod, account = name, "no manifest has the service account of the pod, created it");
+            }
+            // The pod is rejected for the same reason, or its tokens say that the account is missing.
+            Err(error) => {
+                debug!(%error, %pod, account = name, "failed to create the service account of the pod");
+            }
+        }
     }
 
     /// The object as the server has it.

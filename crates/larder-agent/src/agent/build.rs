@@ -275,7 +275,7 @@ impl AgentBuilder {
             tokens: Tokens::new(client, clock, RETRY, self.given.rng.fork()),
             certificates,
             cluster: cluster_state.subscribe(),
-            expired: Mutex::default(),
+            max_ages: Mutex::default(),
             sync_frequency: self.given.config.sync_frequency.into(),
             clock: self.clock.clone(),
         });

@@ -92,7 +92,7 @@ impl NodePods {
         let inputs = &self.handle.node.inputs;
         let since = self.handle.constant.started;
         self.handle.checkpoint.serving(&stale, since);
-        *inputs.expired.lock() = stale.expired;
+        *inputs.max_ages.lock() = stale.max_ages;
         inputs.config_maps.serve_stale(stale.config_maps);
         inputs.secrets.serve_stale(stale.secrets);
         self.cluster_state.send_if_modified(|state| {

@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use larder_inputs::cluster_state::ClusterState;
-use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes, chain};
+use larder_objects::{ConfigMap, Kind, Secret, SecretBytes, chain};
 use larder_projection::{PodCertificate, Unavailable};
-use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::{
@@ -38,10 +37,10 @@ pub(crate) async fn fetch(
     plan: Arc<PodPlan>,
     need: Need,
 ) -> (Need, Fetched) {
-    let unavailable = |kind, name: &SmolStr, error| {
-        let key = ObjectKey::new(plan.key.namespace.clone(), name.clone());
-        let expired = inputs.expired.lock().get(&(kind, key)).copied();
-        unavailable(&error, inputs.cluster.borrow().incomplete, expired)
+    let unavailable = |error| unavailable(&error, inputs.cluster.borrow().incomplete);
+    let expired = |kind, stale: Option<Timestamp>| {
+        let max_ages = *inputs.max_ages.lock();
+        stale.filter(|as_of| max_ages.is_expired(kind, *as_of, inputs.clock.now()))
     };
     let registration = || {
         let registration = plan.registration.as_ref();
@@ -53,14 +52,20 @@ pub(crate) async fn fetch(
         Need::Object(kind @ Kind::ConfigMap, name) => {
             let stale = registration().config_maps.stale_as_of(name);
             let object = registration().config_maps.get(name).await;
-            let object = object.map_err(|error| unavailable(*kind, name, error));
-            Fetched::ConfigMap(object, stale)
+            let object = object.map_err(unavailable);
+            match expired(*kind, registration().config_maps.stale_as_of(name)) {
+                Some(as_of) => Fetched::ConfigMap(Err(too_old(as_of)), None),
+                None => Fetched::ConfigMap(object, stale),
+            }
         }
         Need::Object(kind @ Kind::Secret, name) => {
             let stale = registration().secrets.stale_as_of(name);
             let object = registration().secrets.get(name).await;
-            let object = object.map_err(|error| unavailable(*kind, name, error));
-            Fetched::Secret(object, stale)
+            let object = object.map_err(unavailable);
+            match expired(*kind, registration().secrets.stale_as_of(name)) {
+                Some(as_of) => Fetched::Secret(Err(too_old(as_of)), None),
+                None => Fetched::Secret(object, stale),
+            }
         }
         // Boxed: the request is large, and an agent that starts waits for hundreds of objects.
         Need::Token(request) => {
@@ -84,19 +89,21 @@ async fn wait(inputs: &NodeInputs, is_known: impl FnMut(&ClusterState) -> bool) 
     Fetched::Cluster
 }
 
-/// An incomplete API server cannot prove that an object does not exist, not even an optional one. `expired` is the time
-/// of a copy that is too old.
-fn unavailable(error: &larder::Error, incomplete: bool, expired: Option<Timestamp>) -> Unavailable {
-    match (error.is_not_found(), incomplete, expired) {
-        (true, false, _) => Unavailable::NotFound,
-        (true, true, _) => Unavailable::failed(format!(
+/// An incomplete API server cannot prove that an object does not exist, not even an optional one.
+fn unavailable(error: &larder::Error, incomplete: bool) -> Unavailable {
+    match (error.is_not_found(), incomplete) {
+        (true, false) => Unavailable::NotFound,
+        (true, true) => Unavailable::failed(format!(
             "{}, or is in a manifest that cannot be read",
             chain(error)
         )),
-        (false, _, Some(expired)) => Unavailable::failed(format!(
-            "last known good of {expired:.0} has expired: {}",
-            chain(error)
-        )),
-        (false, _, None) => Unavailable::failed(chain(error)),
+        (false, _) => Unavailable::failed(chain(error)),
     }
+}
+
+/// The copy of the checkpoint is as of this time.
+fn too_old(as_of: Timestamp) -> Unavailable {
+    Unavailable::failed(format!(
+        "last known good of {as_of:.0} has expired: the API server has not answered"
+    ))
 }

@@ -1,15 +1,16 @@
 //! The inputs that the workers of all pods share, and the registration of a pod with both managers.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
-use jiff::Timestamp;
 use larder::{ConfigMapManager, RegisteredPod, SecretManager};
 use larder_inputs::{
     certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
 };
-use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
+use larder_objects::{ConfigMap, Secret};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+
+use super::max_ages::MaxAges;
 
 /// What workers read.
 pub(crate) struct NodeInputs {
@@ -18,8 +19,8 @@ pub(crate) struct NodeInputs {
     pub(crate) tokens: Tokens,
     pub(crate) certificates: Certificates,
     pub(crate) cluster: watch::Receiver<ClusterState>,
-    /// The last freshness checks of copies that were too old to be served, until the API server has answered.
-    pub(crate) expired: Mutex<HashMap<(Kind, ObjectKey), Timestamp>>,
+    /// How old a copy of the checkpoint may be when it is used.
+    pub(crate) max_ages: Mutex<MaxAges>,
     pub(crate) clock: Clock,
     /// Time between two repair passes, before jitter; a reload may change it.
     pub(crate) sync_frequency: Mutex<Duration>,

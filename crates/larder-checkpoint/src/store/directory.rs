@@ -124,6 +124,22 @@ impl CheckpointDir {
         Ok(self.open_existing()?.is_some())
     }
 
+    /// Whether a checkpoint was written to the directory, readable or not.
+    ///
+    /// # Errors
+    ///
+    /// The directory belongs to another user, others may replace it, or it cannot be examined.
+    pub fn is_written(&self) -> Result<bool, StoreError> {
+        let Some(directory) = self.open_existing()? else {
+            return Ok(false);
+        };
+        match sys::stat_entry(directory.as_fd(), INDEX) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed("examine", &self.path.join(INDEX))(errno).into()),
+        }
+    }
+
     /// Opens the directory, which belongs to this user; `None` if there is none.
     pub(super) fn open_existing(&self) -> Result<Option<OwnedFd>, StoreError> {
         match self.open_parent()? {

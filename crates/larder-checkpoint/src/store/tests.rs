@@ -134,7 +134,6 @@ pub(super) struct OpenedStore {
     pub(super) store: Store,
     pub(super) copies: Vec<SavedCopy<String>>,
     pub(super) rejected: Vec<RejectedFile>,
-    pub(super) problem: Option<StoreError>,
 }
 
 pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<OpenedStore, StoreError> {
@@ -144,7 +143,6 @@ pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<OpenedSt
         copies: found.store.contents(decode)?.copies,
         store: found.store,
         rejected: found.rejected,
-        problem: found.problem,
     })
 }
 

@@ -1,9 +1,12 @@
 //! The content of the directory's files, and the part of it that is served.
 //!
 //! Invariants:
-//! 1. Of an object in two files, the one in the first file by name counts; the other is reported.
+//! 1. Of an object in two files, the one that is served already counts, else the one in the first file by name. The other
+//!    is reported. So no file takes over an object of a running service.
 //! 2. A file with an error keeps the objects of its last good content: which of them the error hides is unknown.
-//! 3. Only fingerprints are kept, so no Secret stays in memory here.
+//! 3. An object with an unknown field, which the API server would reject, never replaces one without: that is the last
+//!    good version. One that is new is served. The field is a problem in either case.
+//! 4. Only fingerprints are kept, so no Secret stays in memory here.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -13,10 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use larder_objects::{
-    ObjectKey,
-    manifest::{Document, RawObject},
-};
+use larder_objects::{ObjectKey, manifest::RawObject};
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -62,14 +62,23 @@ fn fingerprint(object: &Value) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
     files: BTreeMap<PathBuf, FileState>,
-    /// With their fingerprints.
-    served: BTreeMap<ObjectId, u64>,
+    served: BTreeMap<ObjectId, Served>,
+}
+
+/// An object that is served.
+#[derive(Debug)]
+struct Served {
+    fingerprint: u64,
+    /// The file that it comes from.
+    file: PathBuf,
 }
 
 #[derive(Debug, Default)]
 struct FileState {
     objects: BTreeMap<ObjectId, Held>,
     problems: Vec<String>,
+    /// Of objects that are served, or whose last good version is.
+    unknown_fields: Vec<String>,
     /// Whether some of the objects are of its last good content.
     keeps_last_good: bool,
 }
@@ -80,43 +89,70 @@ struct Held {
     fingerprint: u64,
     /// The workload that the pod is made from, as `Deployment web`.
     workload: Option<String>,
+    has_unknown_fields: bool,
 }
 
 impl Catalogue {
-    /// Notes what `file` holds now: what could be read of it, and what was wrong with the rest.
+    /// Notes what a file holds now: what could be read of it, and what was wrong with the rest.
     ///
     /// Returns the objects, for those that the next [`Self::plan`] asks for.
-    pub(super) fn read(
-        &mut self,
-        file: &Path,
-        documents: Vec<Document>,
-        mut problems: Vec<String>,
-    ) -> FileObjects {
-        let state = self.files.entry(file.to_owned()).or_default();
-        if documents.is_empty() && problems.is_empty() && !state.objects.is_empty() {
+    pub(super) fn read(&mut self, reading: Reading) -> FileObjects {
+        let Reading {
+            path,
+            documents,
+            mut problems,
+            inexact,
+            unknown_fields,
+            ..
+        } = reading;
+        let shown = path.clone();
+        let state = self.files.entry(path).or_default();
+        let mut before = mem::take(&mut state.objects);
+        let mut objects = FileObjects::new();
+        let mut keeps_last_good = false;
+        let is_empty = documents.is_empty();
+        let is_inexact = |id: &ObjectId, workload: Option<&str>| {
+            let itself = (&*id.kind, &*id.key.name);
+            let (kind, name) = workload
+                .and_then(|text| text.split_once(' '))
+                .unwrap_or(itself);
+            inexact.contains(&(
+                kind.to_owned(),
+                id.key.namespace.to_string(),
+                name.to_owned(),
+            ))
+        };
+        for document in documents {
+            let id = ObjectId::of(&document.object);
+            let held = Held {
+                fingerprint: fingerprint(&document.object),
+                has_unknown_fields: is_inexact(&id, document.workload.as_deref()),
+                workload: document.workload,
+            };
+            let known = before.remove(&id);
+            let is_worse = |known: &Held| held.has_unknown_fields && !known.has_unknown_fields;
+            // Invariant 3.
+            if let Some(last_good) = known.filter(is_worse) {
+                keeps_last_good = true;
+                state.objects.insert(id, last_good);
+            } else {
+                state.objects.insert(id.clone(), held);
+                objects.insert(id, document.object);
+            }
+        }
+        if is_empty && problems.is_empty() && !before.is_empty() {
             problems.push(format!(
                 "{}: has no objects (remove the file to remove those that it had)",
-                file.display()
+                shown.display()
             ));
         }
-        if problems.is_empty() {
-            state.objects.clear();
+        if !problems.is_empty() {
+            keeps_last_good |= !before.is_empty();
+            state.objects.extend(before);
         }
+        state.unknown_fields = unknown_fields;
         state.problems = problems;
-        let mut objects = FileObjects::new();
-        for Document {
-            object, workload, ..
-        } in documents
-        {
-            let id = ObjectId::of(&object);
-            let held = Held {
-                fingerprint: fingerprint(&object),
-                workload,
-            };
-            state.objects.insert(id.clone(), held);
-            objects.insert(id, object);
-        }
-        state.keeps_last_good = state.objects.len() > objects.len();
+        state.keeps_last_good = keeps_last_good;
         objects
     }
 
@@ -152,49 +188,73 @@ impl Catalogue {
     /// The problems of files that keep objects of their last good content.
     pub(super) fn problems_of_kept(&self) -> impl Iterator<Item = &String> {
         let keeping = self.files.values().filter(|state| state.keeps_last_good);
-        keeping.flat_map(|state| &state.problems)
+        keeping.flat_map(|state| state.problems.iter().chain(&state.unknown_fields))
+    }
+
+    /// The unknown fields of files whose objects are served with them.
+    pub(super) fn unknown_fields(&self) -> impl Iterator<Item = &String> {
+        let serving = self.files.values().filter(|state| !state.keeps_last_good);
+        serving.flat_map(|state| &state.unknown_fields)
     }
 
     /// The problems of all files, in their order.
     pub(super) fn problems(&self) -> Vec<String> {
-        let mut owners = BTreeMap::new();
         let mut problems = Vec::new();
+        let owners = self.owners();
         for (file, state) in &self.files {
             problems.extend(state.problems.iter().cloned());
+            problems.extend(state.unknown_fields.iter().cloned());
             for (id, held) in &state.objects {
-                match owners.entry(id) {
-                    Entry::Vacant(entry) => {
-                        entry.insert((file, held));
-                    }
-                    Entry::Occupied(owner) => {
-                        let (owner, first) = owner.get();
-                        problems.push(format!(
-                            "{}: {id}{} is already defined in {}{}",
-                            file.display(),
-                            made_from(held),
-                            owner.display(),
-                            made_from(first),
-                        ));
-                    }
+                let owner = owners[id];
+                if owner != file {
+                    problems.push(format!(
+                        "{}: {id}{} is already defined in {}{}",
+                        file.display(),
+                        made_from(held),
+                        owner.display(),
+                        made_from(&self.files[owner].objects[id]),
+                    ));
                 }
             }
         }
         problems
     }
 
+    /// The file that each object is taken from.
+    fn owners(&self) -> BTreeMap<&ObjectId, &PathBuf> {
+        let mut owners = BTreeMap::new();
+        for (file, state) in &self.files {
+            for id in state.objects.keys() {
+                let is_served = || {
+                    self.served
+                        .get(id)
+                        .is_some_and(|served| served.file == *file)
+                };
+                match owners.entry(id) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(file);
+                    }
+                    Entry::Occupied(mut entry) if is_served() => {
+                        entry.insert(file);
+                    }
+                    Entry::Occupied(_) => {}
+                }
+            }
+        }
+        owners
+    }
+
     /// Compares what is served with what should be, and takes the plan for done: the new and changed objects, with the file
     /// to take each from, and the objects that are in no file any more.
     pub(super) fn plan(&mut self) -> (BTreeMap<ObjectId, PathBuf>, Vec<ObjectId>) {
         let (mut upserts, mut wanted) = (BTreeMap::new(), BTreeMap::new());
-        for (file, state) in &self.files {
-            for (id, held) in &state.objects {
-                if let Entry::Vacant(entry) = wanted.entry(id.clone()) {
-                    entry.insert(held.fingerprint);
-                    if self.served.get(id) != Some(&held.fingerprint) {
-                        upserts.insert(id.clone(), file.clone());
-                    }
-                }
+        for (id, file) in self.owners() {
+            let fingerprint = self.files[file].objects[id].fingerprint;
+            if self.served.get(id).map(|served| served.fingerprint) != Some(fingerprint) {
+                upserts.insert(id.clone(), file.clone());
             }
+            let file = file.clone();
+            wanted.insert(id.clone(), Served { fingerprint, file });
         }
         let served = mem::replace(&mut self.served, wanted).into_keys();
         let deletes = served.filter(|id| !self.served.contains_key(id));
@@ -225,9 +285,7 @@ mod tests {
         };
         let text: Vec<_> = content.iter().map(document).collect();
         loader.text(file, &text.join("---\n"));
-        let manifests = loader.finish();
-        let problems = manifests.errors.iter().map(ToString::to_string).collect();
-        catalogue.read(Path::new(file), manifests.documents, problems);
+        catalogue.read(Reading::new(file.into(), loader.finish()));
         plan(catalogue)
     }
 
@@ -285,20 +343,66 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_files_wins_and_the_other_takes_over() {
+    fn no_file_takes_over_an_object_that_another_one_serves() {
         let mut catalogue = Catalogue::default();
-        edit(&mut catalogue, "g", &["a=late"]);
-        assert_eq!(
-            edit(&mut catalogue, "f", &["a=early"]),
-            changes(&["a from f"], &[])
-        );
+        edit(&mut catalogue, "g", &["a=first"]);
+        assert_eq!(edit(&mut catalogue, "f", &["a=late"]), changes(&[], &[]));
         assert_eq!(
             catalogue.problems(),
-            ["g: ConfigMap n/a is already defined in f"]
+            ["f: ConfigMap n/a is already defined in g"]
         );
-        catalogue.removed(Path::new("f"));
-        assert_eq!(plan(&mut catalogue), changes(&["a from g"], &[]));
+        // Nor does an edit of either.
+        assert_eq!(edit(&mut catalogue, "f", &["a=later"]), changes(&[], &[]));
+        assert_eq!(
+            edit(&mut catalogue, "g", &["a=edited"]),
+            changes(&["a from g"], &[])
+        );
+        catalogue.removed(Path::new("g"));
+        assert_eq!(plan(&mut catalogue), changes(&["a from f"], &[]));
         assert_eq!(catalogue.problems(), [""; 0]);
+    }
+
+    /// A Secret whose field is spelled so.
+    fn secret(catalogue: &mut Catalogue, field: &str, value: &str) -> (Vec<String>, Vec<String>) {
+        let mut loader = Loader::new("n");
+        let text = format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\n{field}: {{k: '{value}'}}\n"
+        );
+        loader.text("f", &text);
+        catalogue.read(Reading::new("f".into(), loader.finish()));
+        plan(catalogue)
+    }
+
+    #[test]
+    fn an_unknown_field_never_replaces_an_object_without_one() {
+        let mut catalogue = Catalogue::default();
+        assert_eq!(
+            secret(&mut catalogue, "stringData", "x"),
+            changes(&["s from f"], &[])
+        );
+        assert_eq!(secret(&mut catalogue, "stringDat", "x"), changes(&[], &[]));
+        let problems = catalogue.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("stringDat"), "{problems:?}");
+        assert_eq!(catalogue.problems_of_kept().count(), 1);
+        assert!(!catalogue.is_broken(Path::new("f")));
+        assert_eq!(
+            secret(&mut catalogue, "stringData", "y"),
+            changes(&["s from f"], &[])
+        );
+        assert_eq!(catalogue.problems(), [""; 0]);
+        // At the start it is served, with the problem.
+        let mut catalogue = Catalogue::default();
+        assert_eq!(
+            secret(&mut catalogue, "dta", "x"),
+            changes(&["s from f"], &[])
+        );
+        assert_eq!(catalogue.unknown_fields().count(), 1);
+        assert_eq!(catalogue.problems().len(), 1);
+        // One that had such a field may be replaced by another one.
+        let changed = secret(&mut catalogue, "dta: {}\nstringData", "z");
+        assert_eq!(changed, changes(&["s from f"], &[]));
+        assert_eq!(catalogue.problems().len(), 1);
     }
 
     #[test]
@@ -307,7 +411,7 @@ mod tests {
         for (file, kind) in [("f", "Deployment"), ("g", "StatefulSet")] {
             let mut loader = Loader::new("n");
             loader.text(file, &format!("apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web}}\nspec: {{template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}\n"));
-            catalogue.read(Path::new(file), loader.finish().documents, Vec::new());
+            catalogue.read(Reading::new(file.into(), loader.finish()));
         }
         assert_eq!(
             catalogue.problems(),

@@ -3,7 +3,7 @@
 //! Invariant: a link leads out of the directory only if no other user can have made it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
     os::{fd::AsFd as _, unix::ffi::OsStrExt as _},
@@ -13,7 +13,7 @@ use std::{
 use larder_files::{beneath, ownership::Ownership, stamp::Stamp, sys};
 use larder_objects::{
     chain,
-    manifest::{Document, LEAVES, Loader, is_manifest_name},
+    manifest::{Document, LEAVES, Loader, ManifestError, Manifests, Problem, is_manifest_name},
 };
 use rustix::io::Errno;
 
@@ -44,7 +44,45 @@ pub(super) struct Reading {
     pub(super) documents: Vec<Document>,
     pub(super) problems: Vec<String>,
     /// Fields that are unknown.
+    pub(super) unknown_fields: Vec<String>,
+    /// The objects that they are in, or the workloads whose pods these are.
+    pub(super) inexact: BTreeSet<(String, String, String)>,
+    /// What else the API server would reject.
     pub(super) warnings: Vec<String>,
+}
+
+impl Reading {
+    pub(super) fn new(path: PathBuf, manifests: Manifests) -> Self {
+        let (unknown_fields, warnings): (Vec<_>, Vec<_>) =
+            manifests.warnings.iter().partition(|warning| {
+                matches!(
+                    warning,
+                    ManifestError::Document {
+                        problem: Problem::UnknownField { .. },
+                        ..
+                    }
+                )
+            });
+        let subject = |warning: &&ManifestError| match warning {
+            ManifestError::Document { subject, .. } => Some((
+                subject.kind.clone().unwrap_or_default(),
+                subject.namespace.clone().unwrap_or_default(),
+                subject.name.clone().unwrap_or_default(),
+            )),
+            _ => None,
+        };
+        let inexact = unknown_fields.iter().filter_map(subject).collect();
+        let shown =
+            |errors: Vec<&ManifestError>| errors.into_iter().map(|error| chain(error)).collect();
+        Self {
+            path,
+            documents: manifests.documents,
+            problems: shown(manifests.errors.iter().collect()),
+            inexact,
+            unknown_fields: shown(unknown_fields),
+            warnings: shown(warnings),
+        }
+    }
 }
 
 /// Reads one file; an unreadable part is a problem.
@@ -56,17 +94,7 @@ pub(super) fn read(path: PathBuf) -> Reading {
         Err(Errno::XDEV | Errno::LOOP) => loader.not_read(&path, LEAVES),
         Err(errno) => loader.unreadable("open", &path, errno.into()),
     }
-    let manifests = loader.finish();
-    Reading {
-        path,
-        documents: manifests.documents,
-        problems: manifests.errors.iter().map(|error| chain(error)).collect(),
-        warnings: manifests
-            .warnings
-            .iter()
-            .map(|warning| chain(warning))
-            .collect(),
-    }
+    Reading::new(path, loader.finish())
 }
 
 /// Opens the file where other users may write to its directory: links that they make there stay below it. `None`: they may

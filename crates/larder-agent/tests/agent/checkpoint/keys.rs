@@ -8,6 +8,10 @@ use larder_checkpoint::KeySource;
 use tokio::time::sleep;
 
 use super::harness::*;
+use crate::harness::Node;
+
+/// A repair pass has happened after this time.
+const REPAIR: Duration = Duration::from_mins(2);
 
 #[tokio::test(start_paused = true)]
 async fn an_expired_secret_is_not_served_and_its_status_says_so() {
@@ -30,6 +34,28 @@ async fn an_expired_secret_is_not_served_and_its_status_says_so() {
         "{reason}"
     );
     assert!(reason.contains(" has expired: "), "{reason}");
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clock_of_the_moment_decides_whether_a_copy_has_expired() {
+    let mut node = rebooted_node_with_web().await;
+    // Nine days ahead, and set right later.
+    node.set_clock_ahead(9 * 24 * 3600);
+    node.server.faults().inject(Fault::on_any().status(503));
+    node.run();
+    let has_expired = |node: &Node| {
+        let delivery = node.volume("web", "tls")?.delivery;
+        delivery.reason.contains(" has expired: ").then_some(())
+    };
+    node.wait("the expiry", has_expired).await;
+    node.set_clock_ahead(0);
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    // A week later it is not written again, though it was served.
+    node.set_clock_ahead(8 * 24 * 3600);
+    sleep(REPAIR).await;
+    node.wait("the expiry while it is served", has_expired)
+        .await;
     node.stop().await;
 }
 
@@ -66,35 +92,27 @@ async fn an_exposed_key_turns_the_checkpoint_off_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_key_starts_an_empty_checkpoint_and_is_reported() {
+async fn a_key_that_is_missing_costs_nothing_and_is_reported() {
     // offline 12
     let mut node = rebooted_node_with_web().await;
-    fs::remove_file(node.static_pods.path().join("key")).unwrap();
-    node.server.faults().inject(Fault::on_any().status(503));
+    let key = node.static_pods.path().join("key");
+    let content = fs::read(&key).unwrap();
+    fs::remove_file(&key).unwrap();
+    let away = node.server.faults().inject(Fault::on_any().status(503));
     node.run();
-    node.wait("the rejection", |node| {
-        (!checkpoint(node).rejected.is_empty()).then_some(())
+    node.wait("the problem", |node| {
+        let problem = checkpoint(node).problem;
+        problem.contains("key is missing").then_some(())
     })
     .await;
-    let status = checkpoint(&node);
-    assert_eq!(status.entries, 0);
-    assert!(status.key_beside_data);
-    let index = status
-        .rejected
-        .iter()
-        .find(|text| text.starts_with("index"));
-    assert_eq!(
-        index.unwrap(),
-        "index: sealed with a key that is not configured"
-    );
-    assert!(
-        fs::read_dir(node.path().join("checkpoint/rejected"))
-            .unwrap()
-            .count()
-            > 5
-    );
-    sleep(Duration::from_secs(5)).await;
+    assert!(!key.exists());
     assert!(node.status().pods.is_empty());
+    // Its disk is mounted.
+    fs::write(&key, content).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    node.until("web", "tls", &[("key", CANARY)]).await;
+    assert_eq!(checkpoint(&node).problem, "");
+    away.lift();
     node.stop().await;
 }
 

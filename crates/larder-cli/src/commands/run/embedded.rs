@@ -56,7 +56,8 @@ pub(super) async fn start(
 
     use crate::{kubeconfig_file::KubeconfigFile, runtime::listen};
 
-    let server = ApiServer::try_new(Options::default());
+    // Pods may mount what the controllers of a cluster put into each namespace.
+    let server = ApiServer::try_new(Options::default().fill_namespaces(true));
     let server = server.context("cannot create the certificates")?;
     server
         .apply(&larder_agent::node::of_this_host(&config.node_name))
