@@ -5,7 +5,7 @@ larder=$dist/larder
 
 share=$tree/usr/share
 install -D -m 755 -t "$tree/usr/bin" "$larder" "$dist/larder-sidecar"
-install -D -m 644 packaging/larder.service "$tree/usr/lib/systemd/system/larder.service"
+install -D -m 644 -t "$tree/usr/lib/systemd/system" packaging/larder.service packaging/larder-wait@.service
 install -D -m 644 packaging/agent.yaml "$tree/etc/larder/agent.yaml"
 # Manifests may hold Secrets.
 install -d -m 750 "$tree/etc/larder/manifests"

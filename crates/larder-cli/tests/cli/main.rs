@@ -34,6 +34,7 @@ mod nginx;
 mod numbers;
 mod on_change;
 mod ordinary_services;
+mod reboot;
 mod recipes;
 mod refs;
 mod render;

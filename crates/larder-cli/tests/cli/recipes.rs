@@ -67,7 +67,7 @@ impl Blocks {
             let name = before.and_then(|before| before.rsplit('`').next());
             match (language, name) {
                 ("sh", _) => blocks.commands.push(text.to_owned()),
-                ("yaml" | "nginx", Some(name)) => {
+                ("yaml" | "nginx" | "ini", Some(name)) => {
                     blocks.files.push((name.to_owned(), text.to_owned()));
                 }
                 ("yaml" | "ini", _) => blocks.others.push(text.to_owned()),

@@ -1,7 +1,7 @@
 //! The recipe of `docs/on-change.md` for a systemd service: files, commands, nginx and agent as printed there, in
 //! namespaces that have an `/etc` and a `/run` of their own.
 //!
-//! systemd is not process 1 there. In place of `systemctl reload` a script runs what systemd would: `ExecReload` of the
+//! systemd is not process 1 there (it is in `reboot`). In place of `systemctl reload` a script runs what systemd would: `ExecReload` of the
 //! units of Debian's nginx and of the package of larder.
 
 use std::{
@@ -23,7 +23,7 @@ const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -e
-[ "$1" = reload ]; shift
+case $1 in daemon-reload) exit;; reload | try-reload-or-restart) shift;; *) exit 1;; esac
 for unit; do
     export MAINPID=$(cat /run/$unit.pid)
     eval "$(sed -n 's/^ExecReload=//p' /etc/systemd/system/$unit.service)"
@@ -104,7 +104,10 @@ impl Machine {
     fn add(&mut self, path: &str, text: &str) {
         let part = self.folder.path().join("part");
         fs::write(&part, text).unwrap();
-        self.run(&format!("cat '{}' >> '{path}'", part.display()));
+        self.run(&format!(
+            "mkdir -p \"$(dirname '{path}')\" && cat '{}' >> '{path}'",
+            part.display()
+        ));
     }
 
     fn log(&self) -> String {
