@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
+use larder_objects::ObjectKey;
 use serde_json::Value;
 
 use super::{
@@ -81,23 +82,13 @@ impl ObjectRequest<'_> {
     pub(super) fn serve(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
         let (server, verb, target) = (self.server, self.verb, self.target);
         let (query, headers) = (self.query, self.headers);
-        let (kind, store, writer) = (target.kind, server.store(), server.writer());
+        let (kind, store) = (target.kind, server.store());
         let format = Format::accepted(headers, query, server.clock())?;
         let key = target.name.as_ref().map(|_| target.key());
-        match (kind, target.subresource.as_deref(), &key) {
-            (ApiKind::ServiceAccount, Some("token"), Some(key)) if verb == Verb::Create => {
-                let token = writer.create_token(key, object_body(headers, body)?)?;
-                return Ok(created(&token));
-            }
-            (ApiKind::Pod, Some("binding"), Some(key)) if verb == Verb::Create => {
-                writer.bind(key, &object_body(headers, body)?)?;
-                return Ok(done());
-            }
-            (ApiKind::Pod, Some("eviction"), Some(key)) if verb == Verb::Create => {
-                writer.evict(key, &object_body(headers, body)?)?;
-                return Ok(done());
-            }
-            _ => {}
+        if let (Verb::Create, Some(subresource), Some(key)) = (verb, &target.subresource, &key)
+            && let Some(answer) = self.act(subresource, key, body)?
+        {
+            return Ok(answer);
         }
         let part = self.part()?;
         match (verb, &key) {
@@ -117,14 +108,7 @@ impl ObjectRequest<'_> {
                 store.version_from(asked.unwrap_or(0))?;
                 Ok(ok(format.object(&*store.require(kind, key)?)))
             }
-            (Verb::Create, None) => {
-                self.check_names_namespace()?;
-                let params = WriteParams::parse(query, "CreateOptions")?;
-                let body = self.versioned(object_body(headers, body)?);
-                let namespace = target.namespace.as_deref();
-                let written = writer.create(kind, namespace, body, Part::Main, params)?;
-                Ok(written_response(StatusCode::CREATED, &written))
-            }
+            (Verb::Create, None) => self.create(body),
             (Verb::Update, Some(_)) => {
                 let params = WriteParams::parse(query, "UpdateOptions")?;
                 let body = object_body(headers, body)?;
@@ -140,27 +124,64 @@ impl ObjectRequest<'_> {
             }
             (Verb::Delete, Some(key)) => {
                 let options = self.delete_options(body)?;
-                let deleted = writer.delete(kind, key, &options)?;
+                let deleted = server.writer().delete(kind, key, &options)?;
                 Ok(ok(deleted_json(kind, &deleted)))
             }
-            (Verb::DeleteCollection, None) => {
-                self.check_names_namespace()?;
-                let options = self.delete_options(body)?;
-                let params = ListParams::parse(query, target)?;
-                let page = read::page(store, kind, &params)?;
-                for object in &page.objects {
-                    // Another client may have deleted it first.
-                    if let Err(error) = writer.delete(kind, &object.key, &options)
-                        && error.code() != StatusCode::NOT_FOUND
-                    {
-                        return Err(error);
-                    }
-                }
-                let list = Format::Objects.list(kind, page, &params);
-                Ok(json_response(StatusCode::OK, list))
-            }
+            (Verb::DeleteCollection, None) => self.delete_collection(body),
             _ => Err(ApiError::method_not_allowed()),
         }
+    }
+
+    /// Does what the creation of a subresource means; nothing if it is none that is created.
+    fn act(
+        &self,
+        subresource: &str,
+        key: &ObjectKey,
+        body: &Bytes,
+    ) -> Result<Option<Response<Body>>, ApiError> {
+        let (writer, body) = (self.server.writer(), || object_body(self.headers, body));
+        Ok(match (self.target.kind, subresource) {
+            (ApiKind::ServiceAccount, "token") => {
+                Some(created(&writer.create_token(key, body()?)?))
+            }
+            (ApiKind::Pod, "binding") => {
+                writer.bind(key, &body()?)?;
+                Some(done())
+            }
+            (ApiKind::Pod, "eviction") => {
+                writer.evict(key, &body()?)?;
+                Some(done())
+            }
+            _ => None,
+        })
+    }
+
+    fn create(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
+        self.check_names_namespace()?;
+        let params = WriteParams::parse(self.query, "CreateOptions")?;
+        let body = self.versioned(object_body(self.headers, body)?);
+        let namespace = self.target.namespace.as_deref();
+        let writer = self.server.writer();
+        let written = writer.create(self.target.kind, namespace, body, Part::Main, params)?;
+        Ok(written_response(StatusCode::CREATED, &written))
+    }
+
+    fn delete_collection(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
+        self.check_names_namespace()?;
+        let (kind, writer) = (self.target.kind, self.server.writer());
+        let options = self.delete_options(body)?;
+        let params = ListParams::parse(self.query, self.target)?;
+        let page = read::page(self.server.store(), kind, &params)?;
+        for object in &page.objects {
+            // Another client may have deleted it first.
+            if let Err(error) = writer.delete(kind, &object.key, &options)
+                && error.code() != StatusCode::NOT_FOUND
+            {
+                return Err(error);
+            }
+        }
+        let list = Format::Objects.list(kind, page, &params);
+        Ok(json_response(StatusCode::OK, list))
     }
 
     /// The part of the object that the request is about.

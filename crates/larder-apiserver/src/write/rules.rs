@@ -38,75 +38,7 @@ pub(super) fn apply(
     value: &mut Value,
 ) -> Result<(), ApiError> {
     let mut causes = Vec::new();
-    let errors = match resource.kind {
-        ApiKind::Namespace => {
-            typed::<Namespace>(value, defaults::namespace, validation::namespace)?
-        }
-        ApiKind::Node => typed::<Node>(value, defaults::node, validation::node)?,
-        ApiKind::Pod => {
-            if let Some(old) = old {
-                check_pod_update(old, value, &mut causes);
-            }
-            if value.pointer(MIRROR).is_some() && text(value, "/spec/nodeName").is_empty() {
-                let why = "must set spec.nodeName if mirror pod annotation is set";
-                causes.push(Cause::invalid(MIRROR_FIELD, why));
-            }
-            typed::<Pod>(value, defaults::pod, validation::pod)?
-        }
-        ApiKind::ConfigMap => {
-            let new: ConfigMap = decode(value)?;
-            let mut errors = metadata(value)?.and(validation::config_map(&new));
-            if let Some(old) = old {
-                errors = errors.and(validation::config_map_update(&new, &decode(old)?));
-            }
-            errors
-        }
-        ApiKind::Secret => {
-            if text(value, "/type").is_empty() {
-                value["type"] = "Opaque".into();
-            }
-            let new: Secret = decode(value)?;
-            let account = "/metadata/annotations/kubernetes.io~1service-account.name";
-            if new.type_ == "kubernetes.io/service-account-token" && text(value, account).is_empty()
-            {
-                let field = "metadata.annotations[kubernetes.io/service-account.name]";
-                causes.push(Cause::required(field, ""));
-            }
-            let mut errors = metadata(value)?.and(validation::secret(&new));
-            if let Some(old) = old {
-                errors = errors.and(validation::secret_update(&new, &decode(old)?));
-            }
-            errors
-        }
-        ApiKind::Service => typed::<Service>(value, defaults::service, validation::service)?,
-        ApiKind::ServiceAccount => {
-            typed::<ServiceAccount>(value, |_| {}, validation::service_account)?
-        }
-        ApiKind::Event => {
-            let of = text(value, "/metadata/namespace");
-            let held = text(value, "/involvedObject/namespace");
-            // An object of cluster scope has its events in the default namespace.
-            if of != held && !(held.is_empty() && of == "default") {
-                let why = format!("{held:?}: does not match event.namespace");
-                causes.push(Cause::invalid("involvedObject.namespace", &why));
-            }
-            metadata(value)?
-        }
-        ApiKind::ClusterTrustBundle => {
-            let new: ClusterTrustBundle = parse(value)?;
-            match old {
-                Some(old) => validation::cluster_trust_bundle_update(&new, &parse(old)?),
-                None => validation::cluster_trust_bundle(&new),
-            }
-        }
-        // Their specs and answers are a signer's to check, and none runs here.
-        ApiKind::PodCertificateRequest => metadata(value)?,
-        ApiKind::Lease => {
-            check_lease(value, &mut causes);
-            metadata(value)?
-        }
-        ApiKind::CsiDriver => validation::metadata(&parse(&value["metadata"])?, Scope::Cluster),
-    };
+    let errors = check(resource.kind, old, value, &mut causes)?;
     causes.extend(errors.iter().map(|error| Cause {
         reason: error.kind.reason(),
         message: error.body(),
@@ -116,6 +48,102 @@ pub(super) fn apply(
         Ok(())
     } else {
         Err(ApiError::invalid(resource.name, name(value), causes))
+    }
+}
+
+/// The rules of each kind: what `larder_objects` finds, and in `causes` what only a server knows.
+fn check(
+    kind: ApiKind,
+    old: Option<&Value>,
+    value: &mut Value,
+    causes: &mut Vec<Cause>,
+) -> Result<FieldErrors, ApiError> {
+    match kind {
+        ApiKind::Namespace => typed::<Namespace>(value, defaults::namespace, validation::namespace),
+        ApiKind::Node => typed::<Node>(value, defaults::node, validation::node),
+        ApiKind::Pod => check_pod(old, value, causes),
+        ApiKind::ConfigMap => check_config_map(old, value),
+        ApiKind::Secret => check_secret(old, value, causes),
+        ApiKind::Service => typed::<Service>(value, defaults::service, validation::service),
+        ApiKind::ServiceAccount => {
+            typed::<ServiceAccount>(value, |_| {}, validation::service_account)
+        }
+        ApiKind::Event => {
+            check_event(value, causes);
+            metadata(value)
+        }
+        ApiKind::ClusterTrustBundle => {
+            let new: ClusterTrustBundle = parse(value)?;
+            Ok(match old {
+                Some(old) => validation::cluster_trust_bundle_update(&new, &parse(old)?),
+                None => validation::cluster_trust_bundle(&new),
+            })
+        }
+        // Their specs and answers are a signer's to check, and none runs here.
+        ApiKind::PodCertificateRequest => metadata(value),
+        ApiKind::Lease => {
+            check_lease(value, causes);
+            metadata(value)
+        }
+        ApiKind::CsiDriver => Ok(validation::metadata(
+            &parse(&value["metadata"])?,
+            Scope::Cluster,
+        )),
+    }
+}
+
+fn check_pod(
+    old: Option<&Value>,
+    value: &mut Value,
+    causes: &mut Vec<Cause>,
+) -> Result<FieldErrors, ApiError> {
+    if let Some(old) = old {
+        check_pod_update(old, value, causes);
+    }
+    if value.pointer(MIRROR).is_some() && text(value, "/spec/nodeName").is_empty() {
+        let why = "must set spec.nodeName if mirror pod annotation is set";
+        causes.push(Cause::invalid(MIRROR_FIELD, why));
+    }
+    typed::<Pod>(value, defaults::pod, validation::pod)
+}
+
+fn check_config_map(old: Option<&Value>, value: &Value) -> Result<FieldErrors, ApiError> {
+    let new: ConfigMap = decode(value)?;
+    let errors = metadata(value)?.and(validation::config_map(&new));
+    Ok(match old {
+        Some(old) => errors.and(validation::config_map_update(&new, &decode(old)?)),
+        None => errors,
+    })
+}
+
+fn check_secret(
+    old: Option<&Value>,
+    value: &mut Value,
+    causes: &mut Vec<Cause>,
+) -> Result<FieldErrors, ApiError> {
+    if text(value, "/type").is_empty() {
+        value["type"] = "Opaque".into();
+    }
+    let new: Secret = decode(value)?;
+    let account = "/metadata/annotations/kubernetes.io~1service-account.name";
+    if new.type_ == "kubernetes.io/service-account-token" && text(value, account).is_empty() {
+        let field = "metadata.annotations[kubernetes.io/service-account.name]";
+        causes.push(Cause::required(field, ""));
+    }
+    let errors = metadata(value)?.and(validation::secret(&new));
+    Ok(match old {
+        Some(old) => errors.and(validation::secret_update(&new, &decode(old)?)),
+        None => errors,
+    })
+}
+
+/// An object of cluster scope has its events in the default namespace, any other in its own.
+fn check_event(event: &Value, causes: &mut Vec<Cause>) {
+    let of = text(event, "/metadata/namespace");
+    let held = text(event, "/involvedObject/namespace");
+    if of != held && !(held.is_empty() && of == "default") {
+        let why = format!("{held:?}: does not match event.namespace");
+        causes.push(Cause::invalid("involvedObject.namespace", &why));
     }
 }
 
