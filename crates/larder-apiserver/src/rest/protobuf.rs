@@ -11,7 +11,10 @@ mod schema;
 
 use serde_json::Value;
 
-use self::schema::{Schema, WireValue, fields};
+use self::schema::{
+    FieldType::{Bool, Bytes, Int, IntOrString, Message, PlainBool, PlainInt, Text, Time},
+    MessageSchema, WireValue, fields, list, map, one,
+};
 
 /// The media type.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -24,7 +27,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let (mut type_meta, mut raw) = (None, None);
     for field in fields(body.strip_prefix(MAGIC)?) {
         match field? {
-            (1, WireValue::Bytes(bytes)) => type_meta = Some(SCHEMA.decode("TypeMeta", bytes)?),
+            (1, WireValue::Bytes(bytes)) => type_meta = Some(TYPE_META.decode(bytes)?),
             (2, WireValue::Bytes(bytes)) => raw = Some(bytes),
             // The encoding and the type of `raw`: none and protobuf.
             (3 | 4, WireValue::Bytes([])) => {}
@@ -33,77 +36,202 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     }
     let type_meta = type_meta?;
     let kind = type_meta.get("kind")?.as_str()?;
-    if !BODIES.contains(&kind) {
-        return None;
-    }
-    let mut object = SCHEMA.decode(kind, raw?)?;
+    let (_, schema) = BODIES.iter().find(|(known, _)| *known == kind)?;
+    let mut object = schema.decode(raw?)?;
     object.extend(type_meta);
     Some(Value::Object(object))
 }
 
 /// The kinds of bodies.
-const BODIES: [&str; 11] = [
-    "ConfigMap",
-    "DeleteOptions",
-    "Eviction",
-    "Namespace",
-    "Secret",
-    "SelfSubjectAccessReview",
-    "SelfSubjectReview",
-    "SelfSubjectRulesReview",
-    "Service",
-    "ServiceAccount",
-    "TokenRequest",
+const BODIES: [(&str, &MessageSchema); 11] = [
+    ("ConfigMap", &CONFIG_MAP),
+    ("DeleteOptions", &DELETE_OPTIONS),
+    ("Eviction", &EVICTION),
+    ("Namespace", &NAMESPACE),
+    ("Secret", &SECRET),
+    ("SelfSubjectAccessReview", &SELF_SUBJECT_ACCESS_REVIEW),
+    ("SelfSubjectReview", &SELF_SUBJECT_REVIEW),
+    ("SelfSubjectRulesReview", &SELF_SUBJECT_RULES_REVIEW),
+    ("Service", &SERVICE),
+    ("ServiceAccount", &SERVICE_ACCOUNT),
+    ("TokenRequest", &TOKEN_REQUEST),
 ];
 
-#[rustfmt::skip]
-const SCHEMA: Schema = Schema { messages: &[
-    ("TypeMeta", "1 apiVersion Text, 2 kind Text"),
-    ("Metadata", "1 name Text, 2 generateName Text, 3 namespace Text, 4 selfLink Text, 5 uid Text, \
-        6 resourceVersion Text, 7 generation PlainInt, 8 creationTimestamp Time, 11 labels {Text}, \
-        12 annotations {Text}, 13 ownerReferences [Owner], 14 finalizers [Text]"),
-    ("Owner", "1 kind Text, 3 name Text, 4 uid Text, 5 apiVersion Text, 6 controller Bool, 7 blockOwnerDeletion Bool"),
-    ("ConfigMap", "1 metadata Metadata, 2 data {Text}, 3 binaryData {Bytes}, 4 immutable Bool"),
-    ("Secret", "1 metadata Metadata, 2 data {Bytes}, 3 type Text, 4 stringData {Text}, 5 immutable Bool"),
-    ("Namespace", "1 metadata Metadata, 2 spec NamespaceSpec, 3 status NamespaceStatus"),
-    ("NamespaceSpec", "1 finalizers [Text]"),
-    ("NamespaceStatus", "1 phase Text"),
-    ("ServiceAccount", "1 metadata Metadata, 2 secrets [SecretReference], 3 imagePullSecrets [LocalReference], \
-        4 automountServiceAccountToken Bool"),
-    ("SecretReference", "1 kind Text, 2 namespace Text, 3 name Text, 4 uid Text"),
-    ("LocalReference", "1 name Text"),
-    ("Service", "1 metadata Metadata, 2 spec ServiceSpec, 3 status ServiceStatus"),
-    ("ServiceStatus", "1 loadBalancer LoadBalancer"),
-    ("LoadBalancer", ""),
-    ("ServiceSpec", "1 ports [ServicePort], 2 selector {Text}, 3 clusterIP Text, 4 type Text, 5 externalIPs [Text], \
-        7 sessionAffinity Text, 8 loadBalancerIP Text, 9 loadBalancerSourceRanges [Text], 10 externalName Text, \
-        11 externalTrafficPolicy Text, 12 healthCheckNodePort PlainInt, 13 publishNotReadyAddresses PlainBool, \
-        17 ipFamilyPolicy Text, 18 clusterIPs [Text], 19 ipFamilies [Text], 20 allocateLoadBalancerNodePorts Bool, \
-        21 loadBalancerClass Text, 22 internalTrafficPolicy Text"),
-    ("ServicePort", "1 name Text, 2 protocol Text, 3 port Int, 4 targetPort IntOrString, 5 nodePort PlainInt, \
-        6 appProtocol Text"),
-    ("TokenRequest", "1 metadata Metadata, 2 spec TokenRequestSpec, 3 status TokenRequestStatus"),
-    ("TokenRequestSpec", "1 audiences [Text], 3 boundObjectRef BoundReference, 4 expirationSeconds Int"),
-    ("BoundReference", "1 kind Text, 2 apiVersion Text, 3 name Text, 4 uid Text"),
-    ("TokenRequestStatus", "1 token Text, 2 expirationTimestamp Time"),
-    ("SelfSubjectAccessReview", "1 metadata Metadata, 2 spec AccessReviewSpec, 3 status AccessReviewStatus"),
-    ("AccessReviewSpec", "1 resourceAttributes ResourceAttributes, 2 nonResourceAttributes NonResourceAttributes"),
-    ("ResourceAttributes", "1 namespace Text, 2 verb Text, 3 group Text, 4 version Text, 5 resource Text, \
-        6 subresource Text, 7 name Text"),
-    ("NonResourceAttributes", "1 path Text, 2 verb Text"),
-    ("AccessReviewStatus", "1 allowed PlainBool, 2 reason Text, 3 evaluationError Text, 4 denied PlainBool"),
-    // The status of a request is empty, but it is there.
-    ("SelfSubjectReview", "1 metadata Metadata, 2 status SubjectReviewStatus"),
-    ("SubjectReviewStatus", "1 userInfo UserInfo"),
-    ("UserInfo", "1 username Text, 2 uid Text, 3 groups [Text]"),
-    ("SelfSubjectRulesReview", "1 metadata Metadata, 2 spec RulesReviewSpec, 3 status RulesReviewStatus"),
-    ("RulesReviewSpec", "1 namespace Text"),
-    ("RulesReviewStatus", "3 incomplete PlainBool, 4 evaluationError Text"),
-    ("Eviction", "1 metadata Metadata, 2 deleteOptions DeleteOptions"),
-    ("DeleteOptions", "1 gracePeriodSeconds Int, 2 preconditions Preconditions, 3 orphanDependents Bool, \
-        4 propagationPolicy Text, 5 dryRun [Text]"),
-    ("Preconditions", "1 uid Text, 2 resourceVersion Text"),
-] };
+const TYPE_META: MessageSchema = MessageSchema(&[one(1, "apiVersion", Text), one(2, "kind", Text)]);
+const METADATA: MessageSchema = MessageSchema(&[
+    one(1, "name", Text),
+    one(2, "generateName", Text),
+    one(3, "namespace", Text),
+    one(4, "selfLink", Text),
+    one(5, "uid", Text),
+    one(6, "resourceVersion", Text),
+    one(7, "generation", PlainInt),
+    one(8, "creationTimestamp", Time),
+    map(11, "labels", Text),
+    map(12, "annotations", Text),
+    list(13, "ownerReferences", Message(&OWNER)),
+    list(14, "finalizers", Text),
+]);
+const OWNER: MessageSchema = MessageSchema(&[
+    one(1, "kind", Text),
+    one(3, "name", Text),
+    one(4, "uid", Text),
+    one(5, "apiVersion", Text),
+    one(6, "controller", Bool),
+    one(7, "blockOwnerDeletion", Bool),
+]);
+const CONFIG_MAP: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    map(2, "data", Text),
+    map(3, "binaryData", Bytes),
+    one(4, "immutable", Bool),
+]);
+const SECRET: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    map(2, "data", Bytes),
+    one(3, "type", Text),
+    map(4, "stringData", Text),
+    one(5, "immutable", Bool),
+]);
+const NAMESPACE: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    one(2, "spec", Message(&NAMESPACE_SPEC)),
+    one(3, "status", Message(&NAMESPACE_STATUS)),
+]);
+const NAMESPACE_SPEC: MessageSchema = MessageSchema(&[list(1, "finalizers", Text)]);
+const NAMESPACE_STATUS: MessageSchema = MessageSchema(&[one(1, "phase", Text)]);
+const SERVICE_ACCOUNT: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    list(2, "secrets", Message(&SECRET_REFERENCE)),
+    list(3, "imagePullSecrets", Message(&LOCAL_REFERENCE)),
+    one(4, "automountServiceAccountToken", Bool),
+]);
+const SECRET_REFERENCE: MessageSchema = MessageSchema(&[
+    one(1, "kind", Text),
+    one(2, "namespace", Text),
+    one(3, "name", Text),
+    one(4, "uid", Text),
+]);
+const LOCAL_REFERENCE: MessageSchema = MessageSchema(&[one(1, "name", Text)]);
+const SERVICE: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    one(2, "spec", Message(&SERVICE_SPEC)),
+    one(3, "status", Message(&SERVICE_STATUS)),
+]);
+const SERVICE_STATUS: MessageSchema =
+    MessageSchema(&[one(1, "loadBalancer", Message(&LOAD_BALANCER))]);
+const LOAD_BALANCER: MessageSchema = MessageSchema(&[]);
+const SERVICE_SPEC: MessageSchema = MessageSchema(&[
+    list(1, "ports", Message(&SERVICE_PORT)),
+    map(2, "selector", Text),
+    one(3, "clusterIP", Text),
+    one(4, "type", Text),
+    list(5, "externalIPs", Text),
+    one(7, "sessionAffinity", Text),
+    one(8, "loadBalancerIP", Text),
+    list(9, "loadBalancerSourceRanges", Text),
+    one(10, "externalName", Text),
+    one(11, "externalTrafficPolicy", Text),
+    one(12, "healthCheckNodePort", PlainInt),
+    one(13, "publishNotReadyAddresses", PlainBool),
+    one(17, "ipFamilyPolicy", Text),
+    list(18, "clusterIPs", Text),
+    list(19, "ipFamilies", Text),
+    one(20, "allocateLoadBalancerNodePorts", Bool),
+    one(21, "loadBalancerClass", Text),
+    one(22, "internalTrafficPolicy", Text),
+]);
+const SERVICE_PORT: MessageSchema = MessageSchema(&[
+    one(1, "name", Text),
+    one(2, "protocol", Text),
+    one(3, "port", Int),
+    one(4, "targetPort", IntOrString),
+    one(5, "nodePort", PlainInt),
+    one(6, "appProtocol", Text),
+]);
+const TOKEN_REQUEST: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    one(2, "spec", Message(&TOKEN_REQUEST_SPEC)),
+    one(3, "status", Message(&TOKEN_REQUEST_STATUS)),
+]);
+const TOKEN_REQUEST_SPEC: MessageSchema = MessageSchema(&[
+    list(1, "audiences", Text),
+    one(3, "boundObjectRef", Message(&BOUND_REFERENCE)),
+    one(4, "expirationSeconds", Int),
+]);
+const BOUND_REFERENCE: MessageSchema = MessageSchema(&[
+    one(1, "kind", Text),
+    one(2, "apiVersion", Text),
+    one(3, "name", Text),
+    one(4, "uid", Text),
+]);
+const TOKEN_REQUEST_STATUS: MessageSchema =
+    MessageSchema(&[one(1, "token", Text), one(2, "expirationTimestamp", Time)]);
+const SELF_SUBJECT_ACCESS_REVIEW: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    one(2, "spec", Message(&ACCESS_REVIEW_SPEC)),
+    one(3, "status", Message(&ACCESS_REVIEW_STATUS)),
+]);
+const ACCESS_REVIEW_SPEC: MessageSchema = MessageSchema(&[
+    one(1, "resourceAttributes", Message(&RESOURCE_ATTRIBUTES)),
+    one(
+        2,
+        "nonResourceAttributes",
+        Message(&NON_RESOURCE_ATTRIBUTES),
+    ),
+]);
+const RESOURCE_ATTRIBUTES: MessageSchema = MessageSchema(&[
+    one(1, "namespace", Text),
+    one(2, "verb", Text),
+    one(3, "group", Text),
+    one(4, "version", Text),
+    one(5, "resource", Text),
+    one(6, "subresource", Text),
+    one(7, "name", Text),
+]);
+const NON_RESOURCE_ATTRIBUTES: MessageSchema =
+    MessageSchema(&[one(1, "path", Text), one(2, "verb", Text)]);
+const ACCESS_REVIEW_STATUS: MessageSchema = MessageSchema(&[
+    one(1, "allowed", PlainBool),
+    one(2, "reason", Text),
+    one(3, "evaluationError", Text),
+    one(4, "denied", PlainBool),
+]);
+// The status of a request is empty, but it is there.
+const SELF_SUBJECT_REVIEW: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    one(2, "status", Message(&SUBJECT_REVIEW_STATUS)),
+]);
+const SUBJECT_REVIEW_STATUS: MessageSchema =
+    MessageSchema(&[one(1, "userInfo", Message(&USER_INFO))]);
+const USER_INFO: MessageSchema = MessageSchema(&[
+    one(1, "username", Text),
+    one(2, "uid", Text),
+    list(3, "groups", Text),
+]);
+const SELF_SUBJECT_RULES_REVIEW: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    one(2, "spec", Message(&RULES_REVIEW_SPEC)),
+    one(3, "status", Message(&RULES_REVIEW_STATUS)),
+]);
+const RULES_REVIEW_SPEC: MessageSchema = MessageSchema(&[one(1, "namespace", Text)]);
+const RULES_REVIEW_STATUS: MessageSchema = MessageSchema(&[
+    one(3, "incomplete", PlainBool),
+    one(4, "evaluationError", Text),
+]);
+const EVICTION: MessageSchema = MessageSchema(&[
+    one(1, "metadata", Message(&METADATA)),
+    one(2, "deleteOptions", Message(&DELETE_OPTIONS)),
+]);
+const DELETE_OPTIONS: MessageSchema = MessageSchema(&[
+    one(1, "gracePeriodSeconds", Int),
+    one(2, "preconditions", Message(&PRECONDITIONS)),
+    one(3, "orphanDependents", Bool),
+    one(4, "propagationPolicy", Text),
+    list(5, "dryRun", Text),
+]);
+const PRECONDITIONS: MessageSchema =
+    MessageSchema(&[one(1, "uid", Text), one(2, "resourceVersion", Text)]);
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,10 @@
 //! Kubernetes' protobuf form of objects, read into the JSON form.
 //!
-//! A [`Schema`] names the messages and fields that a reader knows; any other is an error. No code is generated.
+//! A [`MessageSchema`] has the fields that a reader knows; any other is an error. No code is generated.
 //!
 //! Invariants:
-//! 1. The cost grows with the bytes. The nesting of the messages of a schema bounds the depth; [`MAX_ITEMS`] bounds
-//!    what small bytes can become.
+//! 1. The cost grows with the bytes. The nesting of the schemas, which are constants and so cannot be circular, bounds
+//!    the depth; [`MAX_ITEMS`] bounds what small bytes can become.
 //! 2. Malformed bytes are `None`, and nothing of them is quoted.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -14,13 +14,70 @@ use serde_json::{Map, Value, json};
 /// Most items of lists and maps in one object. Decoded, an item of two bytes may take kilobytes.
 const MAX_ITEMS: usize = 20_000;
 
-/// The known messages.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Schema {
-    /// The messages, each with its fields: number, JSON name and type, joined by commas. A type is a message, `[TYPE]`,
-    /// `{TYPE}` (a map from strings), or a scalar: `Text`, `Bytes`, `Bool`, `Int`, `Time`, `IntOrString`. The scalars
-    /// `PlainInt` and `PlainBool` are those that Go writes though they are zero, which JSON leaves out.
-    pub(super) messages: &'static [(&'static str, &'static str)],
+/// A message, with the fields that may be in it.
+#[derive(Debug)]
+pub(super) struct MessageSchema(pub(super) &'static [FieldSchema]);
+
+/// A field of a message.
+#[derive(Debug)]
+pub(super) struct FieldSchema {
+    number: u64,
+    /// As JSON names it.
+    name: &'static str,
+    count: Count,
+    field_type: FieldType,
+}
+
+/// How often a field may be in a message, and what JSON has for it.
+#[derive(Debug)]
+enum Count {
+    One,
+    List,
+    /// Entries with a text as key.
+    Map,
+}
+
+/// The type of a field, or of its items.
+#[derive(Debug)]
+pub(super) enum FieldType {
+    Text,
+    Bytes,
+    Bool,
+    Int,
+    /// Go writes it though it is false, which JSON leaves out.
+    PlainBool,
+    /// Go writes it though it is zero, which JSON leaves out.
+    PlainInt,
+    Time,
+    IntOrString,
+    Message(&'static MessageSchema),
+}
+
+pub(super) const fn one(number: u64, name: &'static str, field_type: FieldType) -> FieldSchema {
+    FieldSchema {
+        number,
+        name,
+        count: Count::One,
+        field_type,
+    }
+}
+
+pub(super) const fn list(number: u64, name: &'static str, field_type: FieldType) -> FieldSchema {
+    FieldSchema {
+        number,
+        name,
+        count: Count::List,
+        field_type,
+    }
+}
+
+pub(super) const fn map(number: u64, name: &'static str, field_type: FieldType) -> FieldSchema {
+    FieldSchema {
+        number,
+        name,
+        count: Count::Map,
+        field_type,
+    }
 }
 
 /// A value as it stands in the bytes.
@@ -77,11 +134,22 @@ fn parts(bytes: &[u8]) -> Option<[Option<WireValue<'_>>; 3]> {
     Some(parts)
 }
 
-fn default(kind: &str) -> Value {
-    match kind {
-        "PlainInt" => json!(0),
-        "PlainBool" => json!(false),
-        _ => json!(""),
+impl FieldType {
+    /// What an entry without a value stands for.
+    fn default(&self) -> Value {
+        match self {
+            Self::PlainInt => json!(0),
+            Self::PlainBool => json!(false),
+            _ => json!(""),
+        }
+    }
+
+    /// Whether JSON leaves a field out that has this value.
+    fn omits(&self, value: &Value) -> bool {
+        match self {
+            Self::Text | Self::PlainInt | Self::PlainBool => *value == self.default(),
+            _ => value.is_null(),
+        }
     }
 }
 
@@ -98,59 +166,43 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The JSON name and the type of the field `number` among `declared`.
-fn field_of(declared: &'static str, number: u64) -> Option<(&'static str, &'static str)> {
-    declared.split(", ").find_map(|field| {
-        let (known, rest) = field.split_once(' ')?;
-        (known.parse() == Ok(number)).then(|| rest.split_once(' '))?
-    })
-}
-
-/// The type between `brackets`.
-fn within(kind: &'static str, brackets: [char; 2]) -> Option<&'static str> {
-    kind.strip_prefix(brackets[0])?.strip_suffix(brackets[1])
-}
-
-impl Schema {
-    /// The object that `bytes`, a message called `name`, stand for. `None` if they are malformed, have more than
-    /// [`MAX_ITEMS`] items, or hold a field that the schema does not know.
-    pub(super) fn decode(&self, name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
-        let (messages, items) = (self.messages, 0);
-        Decoder { messages, items }.message(name, bytes)
+impl MessageSchema {
+    /// The object that `bytes` stand for. `None` if they are malformed, have more than [`MAX_ITEMS`] items, or hold a
+    /// field that the schema does not know.
+    pub(super) fn decode(&self, bytes: &[u8]) -> Option<Map<String, Value>> {
+        Decoder { items: 0 }.message(self, bytes)
     }
 }
 
 /// Reads one object.
 struct Decoder {
-    /// Of the schema.
-    messages: &'static [(&'static str, &'static str)],
     /// Number of the items so far.
     items: usize,
 }
 
 impl Decoder {
-    fn message(&mut self, name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
-        let (_, declared) = self.messages.iter().find(|(known, _)| *known == name)?;
+    fn message(&mut self, schema: &MessageSchema, bytes: &[u8]) -> Option<Map<String, Value>> {
         let mut object = Map::new();
         for field in fields(bytes) {
             let (number, wire) = field?;
-            let (name, kind) = field_of(declared, number)?;
-            if let Some(item) = within(kind, ['[', ']']) {
-                self.items += 1;
-                let list = object.entry(name).or_insert_with(|| json!([]));
-                list.as_array_mut()?.push(self.value(item, wire)?);
-            } else if let Some(item) = within(kind, ['{', '}']) {
-                self.items += 1;
-                let (key, held) = self.entry(item, wire)?;
-                object.entry(name).or_insert_with(|| json!({}))[key] = held;
-            } else {
-                let value = self.value(kind, wire)?;
-                let is_absent = match kind {
-                    "Text" | "PlainInt" | "PlainBool" => value == default(kind),
-                    _ => value.is_null(),
-                };
-                if !is_absent {
-                    object.insert(name.to_owned(), value);
+            let declared = schema.0.iter().find(|field| field.number == number)?;
+            let (name, field_type) = (declared.name, &declared.field_type);
+            match declared.count {
+                Count::One => {
+                    let value = self.value(field_type, wire)?;
+                    if !field_type.omits(&value) {
+                        object.insert(name.to_owned(), value);
+                    }
+                }
+                Count::List => {
+                    self.items += 1;
+                    let list = object.entry(name).or_insert_with(|| json!([]));
+                    list.as_array_mut()?.push(self.value(field_type, wire)?);
+                }
+                Count::Map => {
+                    self.items += 1;
+                    let (key, held) = self.entry(field_type, wire)?;
+                    object.entry(name).or_insert_with(|| json!({}))[key] = held;
                 }
             }
             if self.items > MAX_ITEMS {
@@ -161,8 +213,8 @@ impl Decoder {
     }
 
     /// One entry of a map.
-    fn entry(&mut self, item: &str, wire: WireValue<'_>) -> Option<(String, Value)> {
-        let (mut key, mut held) = (String::new(), default(item));
+    fn entry(&mut self, item: &FieldType, wire: WireValue<'_>) -> Option<(String, Value)> {
+        let (mut key, mut held) = (String::new(), item.default());
         let WireValue::Bytes(entry) = wire else {
             return None;
         };
@@ -178,27 +230,30 @@ impl Decoder {
         Some((key, held))
     }
 
-    fn value(&mut self, kind: &str, wire: WireValue<'_>) -> Option<Value> {
-        Some(match (kind, wire) {
-            ("Text", WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
-            ("Bytes", WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
-            ("Bool" | "PlainBool", WireValue::Number(number)) => json!(number != 0),
+    fn value(&mut self, field_type: &FieldType, wire: WireValue<'_>) -> Option<Value> {
+        use FieldType::{Bool, Bytes, Int, IntOrString, Message, PlainBool, PlainInt, Text, Time};
+        Some(match (field_type, wire) {
+            (Text, WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
+            (Bytes, WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
+            (Bool | PlainBool, WireValue::Number(number)) => json!(number != 0),
             // Negative numbers are written as 64-bit two's complement.
-            ("Int" | "PlainInt", WireValue::Number(number)) => json!(number.cast_signed()),
-            ("Time", WireValue::Bytes(bytes)) => match parts(bytes)?[0] {
+            (Int | PlainInt, WireValue::Number(number)) => json!(number.cast_signed()),
+            (Time, WireValue::Bytes(bytes)) => match parts(bytes)?[0] {
                 Some(WireValue::Number(seconds @ 1..)) => {
                     let time = Timestamp::from_second(seconds.cast_signed()).ok()?;
                     json!(time.to_string())
                 }
                 _ => Value::Null,
             },
-            ("IntOrString", WireValue::Bytes(bytes)) => match parts(bytes)? {
+            (IntOrString, WireValue::Bytes(bytes)) => match parts(bytes)? {
                 // The type: 0 for a number, 1 for a text.
-                [Some(WireValue::Number(1)), _, text] => self.value("Text", text?)?,
-                [_, number, _] => self.value("Int", number.unwrap_or(WireValue::Number(0)))?,
+                [Some(WireValue::Number(1)), _, text] => self.value(&Text, text?)?,
+                [_, number, _] => self.value(&Int, number.unwrap_or(WireValue::Number(0)))?,
             },
-            (message, WireValue::Bytes(bytes)) => Value::Object(self.message(message, bytes)?),
-            (_, WireValue::Number(_)) => return None,
+            (Message(schema), WireValue::Bytes(bytes)) => {
+                Value::Object(self.message(schema, bytes)?)
+            }
+            _ => return None,
         })
     }
 }
@@ -207,43 +262,25 @@ impl Decoder {
 mod tests {
     use super::*;
 
-    const SCHEMA: Schema = Schema {
-        messages: &[
-            (
-                "Object",
-                "1 name Text, 2 list [Inner], 3 map {Text}, 4 inner Inner, 5 time Time",
-            ),
-            ("Inner", "1 port IntOrString, 2 flag Bool, 3 number Int"),
-        ],
-    };
-
-    /// The types of fields that are neither a scalar nor a message of the schema.
-    fn unknown_types(schema: &Schema) -> Vec<&'static str> {
-        let scalars = "Text Bytes Bool PlainBool Int PlainInt Time IntOrString";
-        let messages = schema.messages.iter();
-        let fields = messages.flat_map(|(_, fields)| fields.split(", "));
-        let types = fields.filter(|field| !field.is_empty()).map(|field| {
-            let kind = field.splitn(3, ' ').nth(2).unwrap_or(field);
-            kind.trim_matches(['[', ']', '{', '}'])
-        });
-        let is_message = |kind: &str| schema.messages.iter().any(|(name, _)| *name == kind);
-        types
-            .filter(|kind| !scalars.split(' ').any(|known| known == *kind) && !is_message(kind))
-            .collect()
-    }
-
-    #[test]
-    fn every_type_is_a_scalar_or_a_message() {
-        assert_eq!(unknown_types(&super::super::SCHEMA), [""; 0]);
-    }
+    const INNER: MessageSchema = MessageSchema(&[
+        one(1, "port", FieldType::IntOrString),
+        one(2, "flag", FieldType::Bool),
+        one(3, "number", FieldType::Int),
+    ]);
+    const OBJECT: MessageSchema = MessageSchema(&[
+        one(1, "name", FieldType::Text),
+        list(2, "list", FieldType::Message(&INNER)),
+        map(3, "map", FieldType::Text),
+        one(4, "inner", FieldType::Message(&INNER)),
+        one(5, "time", FieldType::Time),
+    ]);
 
     fn decode(bytes: &[u8]) -> Option<Value> {
-        SCHEMA.decode("Object", bytes).map(Value::Object)
+        OBJECT.decode(bytes).map(Value::Object)
     }
 
     #[test]
     fn a_field_becomes_what_its_type_says() {
-        assert_eq!(unknown_types(&SCHEMA), [""; 0]);
         for (bytes, expected) in [
             (&b"\x0a\x01a"[..], json!({"name": "a"})),
             (b"\x0a\0", json!({})),
