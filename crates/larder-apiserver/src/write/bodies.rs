@@ -111,9 +111,16 @@ fn other_type(resource: &Resource, body: &mut Value) -> Option<String> {
     ))
 }
 
-/// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text: the kind, or
-/// `None` for all, its path, in which `*` is any key or index, the structure of Go that has it, and its type.
-type TypedField = (Option<ApiKind>, &'static str, &'static str, GoType);
+/// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text.
+struct TypedField {
+    /// `None`: all kinds.
+    kind: Option<ApiKind>,
+    /// The names that lead to it; `*` is any key or index.
+    path: &'static [&'static str],
+    /// The structure of Go that has it.
+    structure: &'static str,
+    go_type: GoType,
+}
 
 #[derive(Clone, Copy)]
 enum GoType {
@@ -146,36 +153,65 @@ impl GoType {
     }
 }
 
+const fn typed(
+    kind: Option<ApiKind>,
+    path: &'static [&'static str],
+    structure: &'static str,
+    go_type: GoType,
+) -> TypedField {
+    TypedField {
+        kind,
+        path,
+        structure,
+        go_type,
+    }
+}
+
 const POD: Option<ApiKind> = Some(ApiKind::Pod);
 
 /// For all other fields the error is that of our decoder.
 const TYPED_FIELDS: &[TypedField] = {
     use GoType::{Bytes, Int32, List, Text};
     &[
-        (None, "metadata.name", "ObjectMeta", Text),
-        (None, "metadata.labels.*", "ObjectMeta", Text),
-        (None, "metadata.annotations.*", "ObjectMeta", Text),
-        (Some(ApiKind::ConfigMap), "data.*", "ConfigMap", Text),
-        (Some(ApiKind::Secret), "data.*", "Secret", Bytes),
-        (Some(ApiKind::Secret), "stringData.*", "Secret", Text),
-        (POD, "spec.nodeSelector.*", "PodSpec", Text),
-        (POD, "spec.volumes.*.name", "Volume", Text),
-        (POD, "spec.containers.*.name", "Container", Text),
-        (POD, "spec.containers.*.args.*", "Container", Text),
-        (POD, "spec.containers.*.command.*", "Container", Text),
-        (
+        typed(None, &["metadata", "name"], "ObjectMeta", Text),
+        typed(None, &["metadata", "labels", "*"], "ObjectMeta", Text),
+        typed(None, &["metadata", "annotations", "*"], "ObjectMeta", Text),
+        typed(Some(ApiKind::ConfigMap), &["data", "*"], "ConfigMap", Text),
+        typed(Some(ApiKind::Secret), &["data", "*"], "Secret", Bytes),
+        typed(Some(ApiKind::Secret), &["stringData", "*"], "Secret", Text),
+        typed(POD, &["spec", "nodeSelector", "*"], "PodSpec", Text),
+        typed(POD, &["spec", "volumes", "*", "name"], "Volume", Text),
+        typed(POD, &["spec", "containers", "*", "name"], "Container", Text),
+        typed(
             POD,
-            "spec.containers.*.ports",
+            &["spec", "containers", "*", "args", "*"],
+            "Container",
+            Text,
+        ),
+        typed(
+            POD,
+            &["spec", "containers", "*", "command", "*"],
+            "Container",
+            Text,
+        ),
+        typed(
+            POD,
+            &["spec", "containers", "*", "ports"],
             "Container",
             List("[]v1.ContainerPort"),
         ),
-        (
+        typed(
             POD,
-            "spec.containers.*.ports.*.containerPort",
+            &["spec", "containers", "*", "ports", "*", "containerPort"],
             "ContainerPort",
             Int32,
         ),
-        (POD, "spec.containers.*.env.*.value", "EnvVar", Text),
+        typed(
+            POD,
+            &["spec", "containers", "*", "env", "*", "value"],
+            "EnvVar",
+            Text,
+        ),
     ]
 };
 
@@ -183,26 +219,28 @@ const TYPED_FIELDS: &[TypedField] = {
 fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
     let mut fields = TYPED_FIELDS
         .iter()
-        .filter(|(kind, ..)| kind.is_none_or(|kind| kind == resource.kind));
-    fields.find_map(|(_, path, structure, go_type)| {
-        let mut values = at(body, path).into_iter();
-        let found = values.find(|value| !go_type.fits(value))?;
+        .filter(|field| field.kind.is_none_or(|kind| kind == resource.kind));
+    fields.find_map(|field| {
+        let mut values = at(body, field.path).into_iter();
+        let found = values.find(|value| !field.go_type.fits(value))?;
+        let names = field.path.iter().filter(|step| **step != "*");
         Some(format!(
-            "json: cannot unmarshal {} into Go struct field {structure}.{} of type {}",
+            "json: cannot unmarshal {} into Go struct field {}.{} of type {}",
             json_type(found),
-            path.replace(".*", ""),
-            go_type.name()
+            field.structure,
+            names.copied().collect::<Vec<_>>().join("."),
+            field.go_type.name()
         ))
     })
 }
 
 /// The values at a path of which `*` stands for any key or index.
-fn at<'v>(value: &'v Value, path: &str) -> Vec<&'v Value> {
-    path.split('.').fold(vec![value], |values, step| {
-        let next = values.into_iter().flat_map(|value| match (step, value) {
+fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
+    path.iter().fold(vec![value], |values, step| {
+        let next = values.into_iter().flat_map(|value| match (*step, value) {
             ("*", Value::Object(fields)) => fields.values().collect(),
             ("*", Value::Array(items)) => items.iter().collect(),
-            _ => value.get(step).into_iter().collect::<Vec<_>>(),
+            _ => value.get(*step).into_iter().collect::<Vec<_>>(),
         });
         next.collect()
     })
