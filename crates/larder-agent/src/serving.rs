@@ -104,14 +104,15 @@ struct ServingWorker {
 
 impl ServingWorker {
     fn new(seat: WorkerSeat) -> Self {
+        let work = PodWork::new(seat);
         Self {
-            work: PodWork::new(seat),
+            sub_paths: PodSubPaths::new(&work.entry.name.namespace, RETRY),
+            work,
             write_limiter: TokenBucket::new(INTERVAL, BURST, Instant::now()),
             changed_at: None,
             tidying: Tidying::default(),
             observed: None,
             teardown: None,
-            sub_paths: PodSubPaths::new(RETRY),
         }
     }
 
@@ -147,7 +148,7 @@ impl ServingWorker {
             Some(DesiredState::Serve(plan)) => {
                 self.teardown = None;
                 if self.work.set_plan(&plan) {
-                    self.sub_paths = PodSubPaths::new(RETRY);
+                    self.sub_paths = PodSubPaths::new(&self.work.entry.name.namespace, RETRY);
                 }
                 self.tidying.due = true;
             }
@@ -275,9 +276,14 @@ impl ServingWorker {
                     self.sub_paths
                         .changed(name, self.changed_at.unwrap_or(began));
                 }
-                self.sub_paths.written(name, set.as_deref(), swapped);
+                let swapped_at = swapped.then(|| self.work.wall());
+                self.sub_paths.written(name, set.as_deref(), swapped_at);
             }
             replaced |= swapped;
+        }
+        // A look may wait: until it ends, the status says since when.
+        if self.sub_paths.is_due() {
+            self.publish(plan);
         }
         sub_paths::update(&mut self.sub_paths, &self.work.node, plan).await;
         if let Some(observer) = report.observer {

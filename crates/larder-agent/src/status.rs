@@ -288,6 +288,9 @@ pub struct SubPathStatus {
     /// Why it sees other content than the volume has, and what would change that.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
+    /// Since when it is to be looked at.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub waiting_since: Option<Timestamp>,
     /// When larder last replaced the mount.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub replaced_at: Option<Timestamp>,
@@ -305,6 +308,8 @@ pub enum SubPathState {
     Unknown,
     /// The present content.
     Live,
+    /// The volume or the running containers have changed, and the container is yet to be looked at.
+    Waiting,
     /// The content of its start, or of the last replacement.
     Pinned,
 }

@@ -6,24 +6,33 @@
 //! | `reason` | why a mount keeps its content |
 //! | `source` | the new content: the present set of the volume |
 //! | `replace` | the system calls |
+//! | `walk` | where a path of the specification leads in the container |
+//! | `look` | one look at one container |
+//! | `looks` | the threads of looks, and whose turn it is |
+//! | `node` | what the pods of a node share |
 //! | `updates` | which mounts are looked at, when again, and what is said of each |
 
 mod find;
+mod look;
+mod looks;
+mod node;
 mod reason;
 mod replace;
 mod source;
 #[cfg(test)]
 mod tests;
 mod updates;
+mod walk;
 
 use std::{os::fd::BorrowedFd, path::Path};
 
 use self::replace::{Inside, OTHER_MOUNT, deadline, open_source};
 pub use self::{
     find::WantedMount,
+    node::SubPathNode,
     reason::NotReplaced,
     replace::{FileId, Stage},
-    updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
+    updates::{MountState, MountStatus, PodSubPaths},
 };
 
 /// The annotation of a pod that asks for updates, if it is `"true"`.

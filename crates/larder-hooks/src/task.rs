@@ -33,8 +33,9 @@ use larder_on_change::{
 use larder_pods::StoredPod;
 use larder_pods::events::Events;
 use larder_projection::disk::VolumeHost;
+use larder_transport::registrar::Registrar;
 use parking_lot::{Mutex, MutexGuard};
-use prometheus_client::registry::Registry;
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use smol_str::SmolStr;
 use tokio::{
     sync::Notify,
@@ -96,6 +97,8 @@ struct Shared {
     program: Vec<ConfiguredHook>,
     handlers: Vec<Handler>,
     metrics: RoundMetrics,
+    /// The number of annotations whose hooks are not valid.
+    invalid: Gauge,
     /// The digest key, and a directory in memory; made for the first pod with hooks.
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
@@ -131,6 +134,10 @@ impl OnChange {
             program,
             handlers,
             metrics: RoundMetrics::register(registry),
+            invalid: Registrar(registry).add(
+                "on_change_invalid",
+                "Annotations whose hooks are not valid: the last valid ones, or none, are in their place",
+            ),
             memory: OnceLock::new(),
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),

@@ -179,6 +179,12 @@ impl<P: Clone> Schedule<P> {
         self.pods.get(uid).map(|pod| &**pod)
     }
 
+    /// The number of annotations with errors, of all pods.
+    pub fn invalid_annotations(&self) -> usize {
+        let pods = self.pods.values();
+        pods.map(|pod| pod.hooks.errors.len()).sum()
+    }
+
     /// The hooks of all pods.
     pub fn tracked_hooks(&self) -> impl Iterator<Item = &TrackedHook> {
         self.pods.values().flat_map(|pod| &pod.tracked)

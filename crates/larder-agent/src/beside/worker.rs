@@ -123,16 +123,17 @@ impl BesideWorker {
         let view = node.borrow_and_update().clone();
         let mut rules = PodRules::new(view.gate.clone(), view.cache_ttl());
         rules.set_throttled(view.throttled_until);
+        let work = PodWork::new(seat);
         Self {
             rules,
             swaps: beside.swaps.of_pod(),
             gauges: beside.metrics.of_pod(),
             beside,
-            work: PodWork::new(seat),
+            sub_paths: PodSubPaths::new(&work.entry.name.namespace, RETRY),
+            work,
             traits: PodTraits::default(),
             outdated: Outdated::default(),
             hooked: HookedParts::default(),
-            sub_paths: PodSubPaths::new(RETRY),
             followed: BTreeSet::new(),
             node,
             known_node: view,
@@ -186,6 +187,10 @@ impl BesideWorker {
             self.look(&plan).await;
             self.touch(permit);
             if self.node.borrow().gate.acts() {
+                // A look may wait: until it ends, the status says since when.
+                if self.sub_paths.is_due() {
+                    self.publish(&plan);
+                }
                 sub_paths::update(&mut self.sub_paths, &self.work.node, &plan).await;
             }
             self.hand_over(&plan).await;
@@ -232,7 +237,7 @@ impl BesideWorker {
             None => {}
             Some(DesiredState::Serve(plan)) => {
                 if self.work.set_plan(&plan) {
-                    self.sub_paths = PodSubPaths::new(RETRY);
+                    self.sub_paths = PodSubPaths::new(&self.work.entry.name.namespace, RETRY);
                     self.follow_none();
                 }
                 self.view_pod(&plan, &plan.pod.decode());
@@ -257,9 +262,9 @@ impl BesideWorker {
         let republishing = Arc::clone(&self.node.borrow().republishing);
         let view = pod_view(pod, &republishing);
         self.outdated.running(&view.containers);
-        let running = view.containers.iter();
+        let (running, now) = (view.containers.iter(), self.work.wall());
         self.sub_paths
-            .running(running.map(|container| container.id.clone()));
+            .running(running.map(|container| container.id.clone()), now);
         let parts = plan.parts.iter().filter_map(|part| self.part_name(part));
         let parts = parts.collect();
         self.rules.set_pod(view, &parts);
@@ -401,7 +406,8 @@ impl BesideWorker {
                 if let Some((_, set)) = seen.place.as_ref().filter(|_| is_same)
                     && state.of_mode.verified_set.as_ref() != Some(set)
                 {
-                    self.sub_paths.written(volume, Some(set.as_str()), true);
+                    self.sub_paths
+                        .written(volume, Some(set.as_str()), Some(wall));
                     state.of_mode.verified_set = Some(set.clone());
                 }
                 let mut is_written = false;

@@ -71,7 +71,12 @@ pub(crate) fn statuses(pod: &PodSubPaths, volume: &str) -> Vec<SubPathStatus> {
         let (state, reason) = match &status.state {
             MountState::Unknown => (SubPathState::Unknown, ""),
             MountState::Live => (SubPathState::Live, ""),
+            MountState::Waiting(_) => (SubPathState::Waiting, ""),
             MountState::Pinned(reason) => (SubPathState::Pinned, &**reason),
+        };
+        let waiting_since = match status.state {
+            MountState::Waiting(since) => Some(since),
+            _ => None,
         };
         let took = status.took.map(|took| took.as_millis());
         SubPathStatus {
@@ -79,6 +84,7 @@ pub(crate) fn statuses(pod: &PodSubPaths, volume: &str) -> Vec<SubPathStatus> {
             mount_path: status.mount.mount_path.to_string(),
             state,
             reason: reason.to_owned(),
+            waiting_since,
             replaced_at: status.replaced,
             took_ms: took.map(|millis| u64::try_from(millis).unwrap_or(u64::MAX)),
         }

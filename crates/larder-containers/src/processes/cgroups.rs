@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! 1. In the path of a control group, the outermost name of a container decides. So a container that creates control
-//!    groups of its own cannot pose as another one.
+//!    groups of its own cannot pose as another one. Names with which the path of larder's own control group begins, too,
+//!    are those of the node: one that is a container itself (kind, k3d, minikube) has its own ID in every path.
 //! 2. Below the control group that systemd delegates to a user (`user@UID.service`), the user chooses the names, so
 //!    nothing there is a container.
 //! 3. A runtime's helper does not count as a process of the container, although the name of its control group ends in
@@ -33,11 +34,9 @@ impl ContainerId {
         is_id(id).then(|| Self(id.into()))
     }
 
-    /// The container that a path of a control group belongs to.
-    fn of_path(path: &str) -> Option<Self> {
-        let mut names = path
-            .split('/')
-            .take_while(|name| !name.starts_with("user@"));
+    /// The container that a control group belongs to, by its names below the node's.
+    fn of_names<'a>(names: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let mut names = names.take_while(|name| !name.starts_with("user@"));
         names.find_map(|name| {
             let id = match name.strip_suffix(".scope") {
                 Some(scope) => SCOPES.iter().find_map(|start| scope.strip_prefix(*start))?,
@@ -47,11 +46,39 @@ impl ContainerId {
         })
     }
 
-    /// The container of a process, by the lines of its `/proc/PID/cgroup`: `0::PATH` in version 2, and a line for each
-    /// hierarchy in version 1.
-    fn of_lines(text: &str) -> Option<Self> {
-        let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-        paths.find_map(Self::of_path)
+    /// The container of a process, by the lines of its `/proc/PID/cgroup`, and those of this process.
+    fn of_lines(text: &str, own: &OwnGroups) -> Option<Self> {
+        let mut groups = text.lines().filter_map(Group::parse);
+        groups.find_map(|group| Self::of_names(own.below_node(&group)))
+    }
+}
+
+/// A line of `/proc/PID/cgroup`: `0::PATH` in version 2, and one for each hierarchy in version 1.
+struct Group<'a> {
+    hierarchy: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Group<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (hierarchy, rest) = line.split_once(':')?;
+        let (_, path) = rest.split_once(':')?;
+        Some(Self { hierarchy, path })
+    }
+}
+
+/// The lines of this process: where the node's control groups end and those of containers begin.
+#[derive(Debug, Default)]
+pub(super) struct OwnGroups(String);
+
+impl OwnGroups {
+    /// The names in the path of `group`, without those with which this process's path in the same hierarchy begins.
+    fn below_node<'a>(&'a self, group: &Group<'a>) -> impl Iterator<Item = &'a str> {
+        let mut all = self.0.lines().filter_map(Group::parse);
+        let own = all.find(|own| own.hierarchy == group.hierarchy);
+        let mut own = own.map_or("", |own| own.path).split('/');
+        let names = group.path.split('/');
+        names.skip_while(move |name| own.next() == Some(name))
     }
 }
 
@@ -64,9 +91,10 @@ impl Processes {
     /// The processes of every container, by its ID.
     pub(super) fn search_by_id(&self) -> io::Result<BTreeMap<ContainerId, Vec<i32>>> {
         let mut found: BTreeMap<_, Vec<i32>> = BTreeMap::new();
+        let own = self.own_groups();
         for pid in self.proc().list()? {
             // A process that ends meanwhile is passed over.
-            if let Some(id) = self.container_of(pid) {
+            if let Some(id) = self.container_below(&own, pid) {
                 found.entry(id).or_default().push(pid);
             }
         }
@@ -90,8 +118,18 @@ impl Processes {
 
     /// The container that a process belongs to now.
     pub(super) fn container_of(&self, pid: i32) -> Option<ContainerId> {
+        self.container_below(&self.own_groups(), pid)
+    }
+
+    fn container_below(&self, own: &OwnGroups, pid: i32) -> Option<ContainerId> {
         let text = self.proc().read(pid, "cgroup").ok()?;
-        ContainerId::of_lines(std::str::from_utf8(&text).ok()?)
+        ContainerId::of_lines(std::str::from_utf8(&text).ok()?, own)
+    }
+
+    /// Where they cannot be read, no name is the node's.
+    fn own_groups(&self) -> OwnGroups {
+        let text = self.proc().read("self", "cgroup").unwrap_or_default();
+        OwnGroups(String::from_utf8(text).unwrap_or_default())
     }
 
     /// Whether the process has the number 1 in a PID namespace of its own.
@@ -231,6 +269,70 @@ mod tests {
             "docker://ABC",
         ] {
             assert_eq!(ContainerId::of_status(text), None, "{text}");
+        }
+    }
+
+    /// The containers that are found from a larder with these control groups.
+    fn found_from(own: &str, processes: &[(i32, i32, &str, u64, &str)]) -> Vec<FoundContainer> {
+        let proc = proc(processes);
+        fs::create_dir(proc.path().join("self")).unwrap();
+        fs::write(proc.path().join("self/cgroup"), own).unwrap();
+        find(&proc)
+    }
+
+    // beside-kubelet 38
+    #[test]
+    fn names_of_a_node_that_is_a_container_are_none_of_its_containers() {
+        let node = "aa".repeat(32);
+        let larder = "bb".repeat(32);
+        let pod = "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod1.slice";
+        let forms = [
+            // kind, and k3d, as larder in a container or on the node sees them.
+            (
+                format!("0::/docker/{node}/{pod}/cri-containerd-{larder}.scope"),
+                format!("0::/docker/{node}/{pod}/cri-containerd-{ID}.scope"),
+            ),
+            (
+                format!("0::/docker/{node}/system.slice/larder.service"),
+                format!("0::/docker/{node}/k8s.io/{ID}"),
+            ),
+            (
+                format!("0::/system.slice/docker-{node}.scope/kubepods/pod2/{larder}"),
+                format!("0::/system.slice/docker-{node}.scope/kubepods/pod1/{ID}"),
+            ),
+            // The hierarchies of version 1 nest in ways of their own.
+            (
+                format!("4:memory:/lxc/{node}/kubepods/pod2/{larder}\n1:cpu:/\n"),
+                format!("1:cpu:/\n4:memory:/lxc/{node}/kubepods/pod1/{ID}\n"),
+            ),
+        ];
+        for (own, container) in &forms {
+            let found = found_from(own, &[(30, 7, "30 1", 5, container)]);
+            assert_eq!(found.len(), 1, "{own}");
+            assert_eq!(found[0].main.pid, 30);
+            // Without larder's own place, the outermost name is taken for that of a container.
+            assert_eq!(found_from("", &[(30, 7, "30 1", 5, container)]), []);
+        }
+    }
+
+    #[test]
+    fn container_in_a_nested_node_cannot_pose_as_another() {
+        let node = format!("0::/docker/{}", "aa".repeat(32));
+        let own = format!("{node}/kubepods/pod9/{}", "bb".repeat(32));
+        let posing = [
+            format!("{node}/kubepods/pod2/{OTHER}/{ID}"),
+            // As if it were the node's, or larder's, with its own name in their place.
+            format!("{node}/kubepods/pod2/{OTHER}/docker/{ID}"),
+            format!("0::/docker/{OTHER}/kubepods/pod1/{ID}"),
+            format!("{node}/user.slice/user@0.service/{ID}"),
+        ];
+        for path in &posing {
+            assert_eq!(found_from(&own, &[(50, 7, "50 1", 1, path)]), [], "{path}");
+        }
+        // The node's own processes are in no container.
+        for path in [&node, &format!("{node}/init.scope"), &own] {
+            let found = found_from(&own, &[(50, 7, "50 1", 1, path)]);
+            assert_eq!(found, [], "{path}");
         }
     }
 

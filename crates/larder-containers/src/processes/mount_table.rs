@@ -32,6 +32,8 @@ pub(crate) struct MountLine<'a> {
     pub(crate) options: &'a [u8],
     /// Whether what is mounted on it appears elsewhere, too.
     pub(crate) is_shared: bool,
+    /// The type of its file system, such as `overlay`.
+    pub(crate) file_system: &'a [u8],
 }
 
 impl<'a> MountLine<'a> {
@@ -46,12 +48,15 @@ impl<'a> MountLine<'a> {
             mount_point: &[],
             options: &[],
             is_shared: false,
+            file_system: &[],
         };
         path.root = fields.next().filter(|path| !path.is_empty())?;
         path.mount_point = fields.next().filter(|path| !path.is_empty())?;
         path.options = fields.next().unwrap_or_default();
-        let mut tags = fields.take_while(|field| *field != b"-");
-        path.is_shared = tags.any(|tag| tag.starts_with(b"shared:"));
+        for tag in fields.by_ref().take_while(|field| *field != b"-") {
+            path.is_shared |= tag.starts_with(b"shared:");
+        }
+        path.file_system = fields.next().unwrap_or_default();
         Some(path)
     }
 

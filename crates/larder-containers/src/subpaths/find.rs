@@ -1,7 +1,7 @@
 //! Where a mount with `subPath` is, by the lines of a `mountinfo`. Pure.
 //!
-//! The root of such a mount is a file or directory in a set of its volume, `VOLUME/..SET/PATH`, with `//deleted` at the
-//! end once the set is gone. So device and root tell which mounts show something of a volume, wherever the image or the
+//! The root of such a mount is a file or directory in a set of its volume, `VOLUME/..SET/PATH`, or with `subPath: ..data`
+//! the set itself, with `//deleted` at the end once the set is gone. So device and root tell which mounts show something of a volume, wherever the image or the
 //! container has put them.
 //!
 //! Invariants:
@@ -20,7 +20,7 @@ use std::{
 use rustix::mount::MountFlags;
 use smol_str::SmolStr;
 
-use super::reason::{CHANGED, NotReplaced, UNSUPPORTED};
+use super::reason::{CHANGED, FAILED, NotReplaced, UNSUPPORTED};
 use crate::processes::{
     MountLine, NamespaceMounts, PodMounts, Shown, VolumePlaces, below, each_mount, normalized,
 };
@@ -104,14 +104,14 @@ pub struct WantedMount {
     pub mount_path: SmolStr,
     /// Name of the volume.
     pub volume: SmolStr,
-    /// The file or directory in a set of the volume: `subPath`, or the expanded `subPathExpr`.
+    /// The file or directory in a set of the volume: `subPath`, or the expanded `subPathExpr`. Empty for the set itself.
     pub path: PathBuf,
     /// Whether that has something of a Secret in it, so that no text may name it.
     pub is_secret: bool,
 }
 
 impl WantedMount {
-    /// `None` for a path that is no file or directory of a set: the volume itself, which follows by itself.
+    /// `None` for the volume itself, which follows by itself.
     pub fn new(
         container: &str,
         mount_path: &str,
@@ -121,12 +121,14 @@ impl WantedMount {
     ) -> Option<Self> {
         let path = normalized(Path::new(sub_path));
         let path = path.strip_prefix("/").unwrap_or(&path);
-        let path = path.strip_prefix("..data").unwrap_or(path);
-        (!path.as_os_str().is_empty()).then(|| Self {
+        if path.as_os_str().is_empty() {
+            return None;
+        }
+        Some(Self {
             container: container.into(),
             mount_path: mount_path.into(),
             volume: volume.into(),
-            path: path.to_owned(),
+            path: path.strip_prefix("..data").unwrap_or(path).to_owned(),
             is_secret,
         })
     }
@@ -145,6 +147,12 @@ pub(super) const FOREIGN: NotReplaced = NotReplaced::new(
 pub(super) const MISSING: NotReplaced = NotReplaced::new(
     CHANGED,
     "the container has no such mount there: it has unmounted, moved or covered it",
+);
+/// The container, or who serves its file systems, would decide how long the answer takes.
+pub(super) const UNKNOWN_LINK: NotReplaced = NotReplaced::new(
+    FAILED,
+    "a link or directory on the way to it lies in a file system that larder does not ask, because it may never answer: \
+     use the mountPath that it leads to",
 );
 pub(super) const SEVERAL: NotReplaced =
     NotReplaced::new(CHANGED, "the container has mounted the file more than once");
@@ -185,7 +193,7 @@ impl VolumeMount {
             Some(_) => inside.strip_prefix(first).ok()?,
             None => inside,
         };
-        (!path.as_os_str().is_empty()).then(|| Self {
+        (set.is_some() || !path.as_os_str().is_empty()).then(|| Self {
             record: MountRecord::of(line),
             volume: volume.clone(),
             set,
@@ -268,11 +276,22 @@ pub(super) fn volume_mounts<R: Read>(
     Ok(Ok(found.into_values().collect()))
 }
 
+/// Where the path of a mount in the specification leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeadsTo {
+    /// To the mount with this number.
+    Mount(u64),
+    /// To nothing.
+    Nowhere,
+    /// That would have to be asked of a file system that may never answer.
+    Unknown,
+}
+
 /// Picks the mounts of a container: for each of `wanted`, in their order, the one that it is, or why none is touched.
-/// With each goes the number of the mount that its path leads to.
+/// With each goes where its path leads.
 pub(super) fn pick(
     mounts: &[VolumeMount],
-    wanted: &[(&WantedMount, Option<u64>)],
+    wanted: &[(&WantedMount, LeadsTo)],
 ) -> Vec<Result<VolumeMount, NotReplaced>> {
     let mut files: BTreeMap<_, (BTreeSet<&str>, Vec<&VolumeMount>)> = BTreeMap::new();
     for (one, _) in wanted {
@@ -289,7 +308,7 @@ pub(super) fn pick(
         if shown.len() > asked.len() {
             return Err(SEVERAL);
         }
-        let is_there = |mount: &&&VolumeMount| Some(mount.record.id) == *leads_to;
+        let is_there = |mount: &&&VolumeMount| LeadsTo::Mount(mount.record.id) == *leads_to;
         let is_covered = |mount: &&VolumeMount| mount.obstacle == Some(COVERED);
         match shown.iter().find(is_there) {
             Some(mount) => mount
@@ -297,6 +316,7 @@ pub(super) fn pick(
                 .clone()
                 .map_or_else(|| Ok((*mount).clone()), Err),
             None if shown.iter().any(is_covered) => Err(COVERED),
+            None if *leads_to == LeadsTo::Unknown && !shown.is_empty() => Err(UNKNOWN_LINK),
             None => Err(MISSING),
         }
     });

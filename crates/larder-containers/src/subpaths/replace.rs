@@ -14,8 +14,8 @@
 //!    meanwhile, what is unmounted is that file's mount, or one that the container has mounted on it since the last look;
 //!    then the old one is still listed, which is a failure.
 //! 2. No lookup on the way to the mount point waits for a file system: it finds what the kernel has at hand
-//!    (`RESOLVE_CACHED`), as it has every name there. Links on the way of the path in the specification may not be at hand,
-//!    and the kernel may wait for an automount on the root: the caller bounds the time of the whole look.
+//!    (`RESOLVE_CACHED`), as it has every name there. The kernel may wait for an automount on the root, or for a lock of
+//!    the mount point: the caller bounds the time of the whole look.
 //! 3. A failure leaves the old mount visible. If it happens after step 4, the new one is beneath it, and the next attempt
 //!    goes on with step 5.
 
@@ -184,7 +184,7 @@ pub(super) fn open_source(path: &Path) -> Result<OwnedFd, NotReplaced> {
     open(path, OFlags::PATH | OFlags::NOFOLLOW).map_err(failed("open the new file"))
 }
 
-fn open(path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+pub(super) fn open(path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -212,7 +212,7 @@ impl Read for Table {
 /// A mount namespace that this thread is in, seen from its root.
 pub(super) struct Inside {
     /// The thread in `/proc`, whose files do not depend on the namespace.
-    thread: OwnedFd,
+    pub(super) thread: OwnedFd,
     until: Instant,
 }
 
@@ -240,12 +240,18 @@ impl Inside {
 
     /// The mounts of the namespace. To read for too long is an error.
     pub(super) fn table(&self) -> io::Result<Table> {
+        self.table_at("mountinfo")
+    }
+
+    /// A table of mounts, at a path from this thread in `/proc`.
+    pub(super) fn table_at(&self, path: &str) -> io::Result<Table> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let table = rustix::fs::openat(&self.thread, "mountinfo", flags, Mode::empty())?;
+        let table = rustix::fs::openat(&self.thread, path, flags, Mode::empty())?;
         Ok(Table(table.into(), self.until))
     }
 
-    /// The mount that `path` leads to, with its file.
+    /// The mount that `path` leads to, with its file. Waits for every file system on the way: for the namespace of a command
+    /// that larder has prepared itself.
     pub(super) fn mount_at(&self, path: &Path) -> Result<(MountRecord, FileId), NotReplaced> {
         let target = follow(path).map_err(|_| OTHER_MOUNT)?;
         let look = || Ok::<_, io::Error>((mount_id(&target)?, FileId::of_open(&target)?));
@@ -385,22 +391,11 @@ impl Inside {
     }
 }
 
-/// The number of the mount that `path` leads to in the namespace of this thread, with links followed: what the container
-/// sees there.
-pub(super) fn leads_to(path: &str) -> Option<u64> {
-    mount_id(&follow(path).ok()?).ok()
-}
-
-fn follow(path: impl Arg + Copy) -> rustix::io::Result<OwnedFd> {
+fn follow(path: &Path) -> rustix::io::Result<OwnedFd> {
     let root = open("/", OFlags::PATH | OFlags::DIRECTORY)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let lookup = |resolve| rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve);
-    match lookup(resolve | ResolveFlags::CACHED) {
-        // A link on the way is not at hand.
-        Err(Errno::AGAIN) => lookup(resolve),
-        found => found,
-    }
+    rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve)
 }
 
 fn fd_path(file: &OwnedFd) -> String {
@@ -408,7 +403,7 @@ fn fd_path(file: &OwnedFd) -> String {
 }
 
 /// The number of the mount that an open file is on.
-fn mount_id(file: &OwnedFd) -> io::Result<u64> {
+pub(super) fn mount_id(file: &OwnedFd) -> io::Result<u64> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(file, c"", flags, StatxFlags::MNT_ID)?;
     if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {

@@ -23,7 +23,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Of the file or directory `path` of the volume at `directory`, an absolute path without links.
+    /// Of the file or directory `path` of the volume at `directory`, an absolute path without links. An empty one is the
+    /// set itself.
     ///
     /// # Errors
     ///
@@ -42,7 +43,13 @@ impl Source {
         if !set.starts_with("..") || set.contains('/') || set == ".." {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let file = match open(&open(&volume, Path::new(set))?, path) {
+        let directory = open(&volume, Path::new(set))?;
+        let file = if path.as_os_str().is_empty() {
+            Ok(directory)
+        } else {
+            open(&directory, path)
+        };
+        let file = match file {
             Ok(file) => Some(file),
             // Without the set, nothing is known of the file.
             Err(Errno::NOENT | Errno::NOTDIR) if present()? == link => None,

@@ -19,13 +19,14 @@ use larder_transport::Backoff;
 use prometheus_client::registry::Registry;
 use rustix::{fs::inotify, mount::MountFlags};
 
-use self::container::{Container, KEY, Node, may_contain};
+use self::container::{Container, KEY, Node, OVERLAY, may_contain};
 use super::{
     NotReplaced, Stage,
-    find::{VolumeMount, WantedMount, volume_mounts},
+    find::{UNKNOWN_LINK, VolumeMount, WantedMount, volume_mounts},
+    node::SubPathNode,
     replace::{Inside, OTHER_MOUNT, deadline},
     source::Source,
-    updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
+    updates::{MountState, MountStatus, PodSubPaths},
 };
 use crate::{
     processes::{ContainerMounts, FoundProcess},
@@ -65,7 +66,7 @@ impl Pod {
             ..TargetQuery::default()
         };
         let second = Duration::from_secs(1);
-        let mut sub_paths = PodSubPaths::new(Backoff::new(second, 8 * second));
+        let mut sub_paths = PodSubPaths::new("n", Backoff::new(second, 8 * second));
         let wanted = wanted.iter();
         let wanted =
             wanted.map(|(at, path)| WantedMount::new("web", at, "v", path, false).unwrap());
@@ -229,6 +230,129 @@ async fn directory_is_updated() {
     assert_eq!(pod.reason().await, "it is of another type now");
 }
 
+// subpath 4: the set itself, of which a program sees plain files
+#[tokio::test]
+async fn set_itself_is_updated_as_a_directory() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", &[("a", "one")]);
+    let mounts = DIRECTORY.replace("v/d", "v/..data");
+    let mut pod = Pod::of(node, &mounts, &[("/etc/d", "..data")]);
+    for (number, text) in ["two", "three"].into_iter().enumerate() {
+        let other = format!("other-{number}");
+        pod.node.write("v", &[("a", text), (&other, "")]);
+        assert_eq!(pod.state().await, MountState::Live);
+        assert_eq!(pod.web.run("cat /etc/d/a"), text);
+        assert_eq!(pod.web.run("ls /etc/d"), format!("a\n{other}"));
+    }
+}
+
+/// A mount of the key whose path in the specification is `/var/run/app.conf`, with `/var/run` a link to `/run`.
+const BELOW_LINK: &str =
+    "touch root/run/app.conf; mount --bind agent/pods/1/volumes/v/key root/run/app.conf
+    mkdir -p root/w; mount --bind agent/pods/1/volumes/w root/w";
+
+// subpath 8
+#[tokio::test]
+async fn link_in_the_overlay_that_a_runtime_has_mounted_is_followed_and_in_an_own_one_not() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::with_overlay();
+    node.write("v", &[("key", "one")]);
+    let mut pod = Pod::of(node, BELOW_LINK, &[("/var/run/app.conf", "key")]);
+    for (root, expected) in [("true", None), (OVERLAY, Some(UNKNOWN_LINK))] {
+        pod.web = Container::start_on(&pod.node, BELOW_LINK, &["-m"], root);
+        let at_start = pod.web.run("cat /var/run/app.conf");
+        pod.write("next");
+        let (state, sees) = match expected {
+            None => (MountState::Live, "next"),
+            Some(kept) => (MountState::Pinned(kept.to_string()), &*at_start),
+        };
+        assert_eq!(pod.state().await, state);
+        assert_eq!(pod.web.run("cat /run/app.conf"), sees);
+        pod.write("one");
+    }
+}
+
+// subpath 12: with a file system over FUSE that nobody serves, on the way to the mount
+#[tokio::test]
+async fn file_system_that_never_answers_is_not_asked() {
+    for (at, expected) in [("/etc", Some(UNKNOWN_LINK)), ("/var", None)] {
+        let Some(mut pod) = Pod::new() else { return };
+        let silent = format!(
+            "exec 9<>/dev/fuse && mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 none {at} 2>&1"
+        );
+        let refused = pod.web.run(&silent);
+        if !refused.is_empty() {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "CI must have FUSE: {refused}"
+            );
+            return;
+        }
+        pod.write("two");
+        // It would be told that the look does not end, after ten seconds.
+        let expected = expected.map_or(MountState::Live, |kept| {
+            MountState::Pinned(kept.to_string())
+        });
+        assert_eq!(pod.state().await, expected);
+    }
+}
+
+#[tokio::test]
+async fn mount_waits_from_a_change_until_its_container_was_looked_at() {
+    let Some(mut pod) = Pod::new() else { return };
+    assert_eq!(pod.state().await, MountState::Live);
+    let at = |second| Timestamp::from_second(second).unwrap();
+    pod.write("two");
+    pod.sub_paths.written("w", None, Some(at(1)));
+    let state = |pod: &Pod| pod.sub_paths.statuses()[0].state.clone();
+    assert_eq!(state(&pod), MountState::Live);
+    for second in [2, 3] {
+        pod.sub_paths.written("v", None, Some(at(second)));
+        assert_eq!(state(&pod), MountState::Waiting(at(2)));
+    }
+    assert!(!pod.sub_paths.is_live("web", "/etc/app.conf"));
+    pod.check_live("two").await;
+    // Another container runs.
+    pod.sub_paths.running(["id".into()].into_iter(), at(4));
+    assert_eq!(state(&pod), MountState::Waiting(at(4)));
+    pod.check_live("two").await;
+}
+
+#[tokio::test]
+async fn change_that_removed_the_key_is_over_when_the_next_one_comes() {
+    let Some(mut pod) = Pod::new() else { return };
+    let minute = Duration::from_mins(1);
+    let now = tokio::time::Instant::now();
+    pod.sub_paths.changed("v", now.checked_sub(minute).unwrap());
+    pod.node.write("v", &[("other", "")]);
+    assert_eq!(pod.reason().await, "key key is gone");
+    pod.sub_paths.changed("v", tokio::time::Instant::now());
+    pod.write("two");
+    pod.check_live("two").await;
+    let took = pod.sub_paths.statuses()[0].took.unwrap();
+    assert!(took < minute, "{took:?}");
+}
+
+#[tokio::test]
+async fn reason_is_reported_once_whatever_fails_in_between() {
+    let Some(mut pod) = Pod::new() else { return };
+    fs::remove_file(pod.node.volume("v").join("key")).unwrap();
+    pod.node.write("v", &[("key/d", "")]);
+    assert_eq!(pod.reported(4).await, [0, 0, 1, 0]);
+    for _ in 0..2 {
+        pod.sub_paths.written("v", Some("..other"), None);
+        assert_eq!(pod.reason().await, "the volume has changed meanwhile");
+        let set = fs::read_link(pod.node.volume("v").join("..data")).unwrap();
+        pod.sub_paths.written("v", set.to_str(), None);
+        assert_eq!(pod.reported(4).await, [0; 4]);
+    }
+}
+
 // subpath 8
 // subpath 9
 #[tokio::test]
@@ -266,7 +390,7 @@ async fn key_that_is_gone_keeps_its_content_until_it_is_back() {
     pod.check_live("three").await;
     // One that a Secret has chosen is not named.
     let second = Duration::from_secs(1);
-    pod.sub_paths = PodSubPaths::new(Backoff::new(second, second));
+    pod.sub_paths = PodSubPaths::new("n", Backoff::new(second, second));
     let chosen = WantedMount::new("web", "/etc/app.conf", "v", "key", true);
     pod.sub_paths.add_mounts("v", vec![chosen.unwrap()]);
     pod.node.write("v", &[("other", "")]);
@@ -384,13 +508,14 @@ async fn mount_over_it_is_a_reason_until_the_old_file_goes_and_takes_it_along() 
 #[tokio::test]
 async fn set_that_was_not_written_by_larder_is_not_shown() {
     let Some(mut pod) = Pod::new() else { return };
-    pod.sub_paths.written("v", Some("..written"), true);
+    let now = Timestamp::UNIX_EPOCH;
+    pod.sub_paths.written("v", Some("..written"), Some(now));
     pod.write("two");
     assert_eq!(pod.reason().await, "the volume has changed meanwhile");
     assert_eq!(pod.sees(), "one");
     assert!(pod.sub_paths.retry_at().is_some());
     let written = fs::read_link(pod.node.volume("v").join("..data")).unwrap();
-    pod.sub_paths.written("v", written.to_str(), false);
+    pod.sub_paths.written("v", written.to_str(), None);
     pod.check_live("two").await;
 }
 
@@ -498,27 +623,56 @@ async fn pass_that_is_dropped_is_made_again() {
     assert_eq!(pod.sees(), "two");
 }
 
+/// What the kubelet has bound: the file of the volume, of a container's start.
+struct KubeletsMount(String);
+
+impl KubeletsMount {
+    fn of(node: &Node) -> Self {
+        let path = node.root().join("pods/1/volume-subpaths/v/web/0");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        let bound = Self(path.to_str().unwrap().to_owned());
+        bound.bind(node);
+        bound
+    }
+
+    fn bind(&self, node: &Node) {
+        let source = node.volume("v").join("key").canonicalize().unwrap();
+        container::run("mount", &["--bind", source.to_str().unwrap(), &self.0]);
+    }
+
+    fn unbind(&self) {
+        container::run("umount", &[&self.0]);
+    }
+}
+
+impl Drop for KubeletsMount {
+    fn drop(&mut self) {
+        // The test may have removed it.
+        let _ = rustix::mount::unmount(&*self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// The mounts of a container whose runtime binds what the kubelet has bound.
+fn of_kubelet() -> String {
+    KEY.replace("volumes/v/key", "volume-subpaths/v/web/0")
+}
+
+/// A pod whose key is `1`, and what the kubelet has bound for it.
+fn kubelets_pod() -> Option<(Pod, KubeletsMount)> {
+    let node = may_contain().then(Node::new)?;
+    node.write("v", &[("key", "1")]);
+    let bound = KubeletsMount::of(&node);
+    let pod = Pod::of(node, &of_kubelet(), &[("/etc/app.conf", "key")]);
+    Some((pod, bound))
+}
+
 // subpath 18
 #[tokio::test]
 async fn mounts_of_the_kubelet_stay_as_they_are_and_nothing_is_left_of_a_pod() {
-    if !may_contain() {
+    let Some((mut pod, bound)) = kubelets_pod() else {
         return;
-    }
-    let node = Node::new();
-    node.write("v", &[("key", "1")]);
-    // The kubelet binds the file, and the runtime what the kubelet has bound.
-    let bound = node.root().join("pods/1/volume-subpaths/v/web/0");
-    fs::create_dir_all(bound.parent().unwrap()).unwrap();
-    fs::write(&bound, "").unwrap();
-    let bound = bound.to_str().unwrap();
-    let bind = |node: &Node| {
-        let source = node.volume("v").join("key").canonicalize().unwrap();
-        container::run("mount", &["--bind", source.to_str().unwrap(), bound]);
     };
-    let unbind = || container::run("umount", &[bound]);
-    let mounts = KEY.replace("volumes/v/key", "volume-subpaths/v/web/0");
-    bind(&node);
-    let mut pod = Pod::of(node, &mounts, &[("/etc/app.conf", "key")]);
     for (first, second) in [("1", "2"), ("3", "4")] {
         let before = pod.node.mounts_of_machine();
         assert_eq!(before.len(), 1, "{before:?}");
@@ -531,13 +685,13 @@ async fn mounts_of_the_kubelet_stay_as_they_are_and_nothing_is_left_of_a_pod() {
         assert_eq!(after, before);
         // The container is started again, with what is there by then.
         pod.web.end();
-        unbind();
+        bound.unbind();
         pod.write("3");
-        bind(&pod.node);
-        pod.web = Container::start(&pod.node, &mounts);
+        bound.bind(&pod.node);
+        pod.web = Container::start(&pod.node, &of_kubelet());
     }
     pod.web.end();
-    unbind();
+    bound.unbind();
     assert_eq!(pod.node.mounts_of_machine(), [""; 0]);
     // Nothing is mounted below it anywhere, or it would be busy.
     fs::remove_dir_all(pod.node.root().join("pods/1")).unwrap();
@@ -587,25 +741,58 @@ async fn without_the_capabilities_the_reason_names_them() {
 async fn open_file_keeps_the_old_bytes_and_a_watch_learns_of_its_end() {
     let Some(mut pod) = Pod::new() else { return };
     pod.web.run("exec 5< /etc/app.conf");
-    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
-    let flags = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::DELETE_SELF;
-    inotify::add_watch(&watch, pod.web.path("/etc/app.conf"), flags).unwrap();
-    let events = || {
+    let watch = Watch::of(&pod.web);
+    pod.write("two");
+    assert_eq!(watch.events(), inotify::ReadFlags::ATTRIB);
+    assert_eq!(pod.state().await, MountState::Live);
+    assert_eq!(watch.events(), inotify::ReadFlags::empty());
+    let both = pod.web.run("cat <&5; cat /etc/app.conf; exec 5<&-");
+    assert_eq!(both, "onetwo");
+    assert!(watch.events().contains(inotify::ReadFlags::DELETE_SELF));
+}
+
+/// The events of a file that a program in the container watches.
+struct Watch(OwnedFd);
+
+impl Watch {
+    fn of(web: &Container) -> Self {
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        let flags = inotify::WatchFlags::ALL_EVENTS
+            - inotify::WatchFlags::ACCESS
+            - inotify::WatchFlags::OPEN
+            - inotify::WatchFlags::CLOSE_NOWRITE;
+        inotify::add_watch(&watch, web.path("/etc/app.conf"), flags).unwrap();
+        Self(watch)
+    }
+
+    /// Those since the last call.
+    fn events(&self) -> inotify::ReadFlags {
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&watch, &mut buffer);
+        let mut reader = inotify::Reader::new(&self.0, &mut buffer);
         let mut seen = inotify::ReadFlags::empty();
         while let Ok(event) = reader.next() {
             seen |= event.events();
         }
         seen
+    }
+}
+
+// subpath 19: why docs/subpath.md names a hook
+#[tokio::test]
+async fn watch_from_the_start_of_the_container_sees_no_end_of_the_file_that_the_kubelet_mounts() {
+    let Some((mut pod, _bound)) = kubelets_pod() else {
+        return;
     };
-    pod.write("two");
-    assert_eq!(events(), inotify::ReadFlags::ATTRIB);
-    assert_eq!(pod.state().await, MountState::Live);
-    assert_eq!(events(), inotify::ReadFlags::empty());
-    let both = pod.web.run("cat <&5; cat /etc/app.conf; exec 5<&-");
-    assert_eq!(both, "onetwo");
-    assert!(events().contains(inotify::ReadFlags::DELETE_SELF));
+    let watch = Watch::of(&pod.web);
+    pod.write("2");
+    assert_eq!(watch.events(), inotify::ReadFlags::ATTRIB);
+    pod.check_live("2").await;
+    assert_eq!(watch.events(), inotify::ReadFlags::empty());
+    // One that is set on a file that larder has mounted does.
+    let watch = Watch::of(&pod.web);
+    pod.write("3");
+    pod.check_live("3").await;
+    assert!(watch.events().contains(inotify::ReadFlags::DELETE_SELF));
 }
 
 // subpath 21: a new mount could be made writable there, which those that came with the namespace cannot

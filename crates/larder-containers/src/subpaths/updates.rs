@@ -4,39 +4,30 @@
 //! 1. A container is looked at once for each change of a volume that it mounts by `subPath`, after a start, and after a
 //!    failure that time may cure. For a pod without such mounts nothing is allocated.
 //! 2. In doubt nothing is done, and the status has the reason.
+//! 3. A mount is [live](MountState::Live) only from a look after the last change of its volume, and of the containers
+//!    that run, on. Until then it [waits](MountState::Waiting).
+//! 4. Where nobody says which containers run, those that appear in the first minute after a change are searched for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
-    os::fd::{AsFd as _, OwnedFd},
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use jiff::Timestamp;
-use larder_transport::{
-    Backoff,
-    registrar::{Labels, Registrar, label},
-};
-use prometheus_client::{
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-    registry::Registry,
-};
-use rustix::mount::MountFlags;
+use larder_transport::Backoff;
 use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    find::{LEFT_OVER, VolumeMount, WantedMount, pick, volume_mounts},
-    reason::{
-        CHANGED, FAILED, GONE, NOT_PERMITTED, NotReplaced, REPLACED, RESULTS, UNSUPPORTED, failed,
-    },
-    replace::{Inside, Stage, deadline, enforces_labels, leads_to},
-    source::Source,
+    find::WantedMount,
+    look::{ContainerLook, Outcome},
+    looks::{NoResult, OF_NAMESPACE, OF_NODE},
+    node::SubPathNode,
+    reason::{FAILED, NOT_PERMITTED, NotReplaced, REPLACED},
 };
 use crate::{
-    namespaces::run_apart,
-    processes::{FoundContainer, PodMounts, Processes},
+    processes::FoundContainer,
     targets::{KnownContainers, TargetQuery},
 };
 
@@ -50,57 +41,20 @@ const LONG_SEARCH: NotReplaced = NotReplaced::new(
     FAILED,
     "the search for the processes of the container takes too long",
 );
-const HANGS: NotReplaced = NotReplaced::new(
+const NO_THREAD: NotReplaced = NotReplaced::new(
     FAILED,
-    "the look at the mounts of the container does not end",
+    "the thread that looks at the mounts of the container could not be started, or has failed",
 );
 /// A container that runs by the pod's status is not found.
 const HIDDEN: NotReplaced = NotReplaced::new(
     NOT_PERMITTED,
     "the processes of the container are not visible: larder needs the PID namespace of the host",
 );
-/// Nothing is mounted in a user namespace.
-const OWN_USERS: NotReplaced = NotReplaced::new(
-    UNSUPPORTED,
-    "the container has a user namespace of its own, in which it could make the mount writable",
-);
-
-/// What the pods of a node share.
-#[derive(Debug)]
-pub struct SubPathNode {
-    processes: Processes,
-    stage: Stage,
-    /// Whether the machine enforces SELinux's rules.
-    pub(super) enforces_labels: fn() -> bool,
-    results: Family<Labels<1>, Counter>,
-    delay: Histogram,
-}
-
-impl SubPathNode {
-    /// With the processes of the node's containers.
-    pub fn new(processes: Processes, registry: &mut Registry) -> Self {
-        let mut registrar = Registrar(registry);
-        Self {
-            processes,
-            stage: Stage::default(),
-            enforces_labels,
-            results: registrar.family(
-                "subpath_replacements",
-                "Attempts to show a running container the present content of a mount with subPath, by result",
-                label("result", RESULTS),
-            ),
-            delay: registrar.seconds(
-                "subpath_delay",
-                "Time from the arrival of a change to the replacement of a mount with subPath",
-                Histogram::new([0.003, 0.01, 0.03, 0.1, 0.2, 0.4, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0]),
-            ),
-        }
-    }
-
-    fn count(&self, result: &'static str) {
-        self.results.get_or_create(&[("result", result)]).inc();
-    }
-}
+/// After a change, where nobody says which containers run: the first pause before the search for those that have appeared
+/// since. Each is twice as long as the one before.
+const APPEARING: Duration = Duration::from_secs(1);
+/// The last one. A minute after the change, a container has what its runtime has mounted since.
+const LAST_APPEARING: Duration = Duration::from_secs(32);
 
 /// What a running container sees through a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,8 +62,11 @@ pub enum MountState {
     /// Nothing is known: no container was found, or none was looked at.
     #[default]
     Unknown,
-    /// The present content.
+    /// The present content, as of the last change.
     Live,
+    /// Not known any more since then: the volume or the running containers have changed, and the look after that has not
+    /// ended.
+    Waiting(Timestamp),
     /// Other content, for this reason.
     Pinned(String),
 }
@@ -126,11 +83,32 @@ pub struct MountStatus {
     /// How long that took after the arrival of the change, if that is known.
     pub took: Option<Duration>,
     failures: u32,
+    /// The reason that was last reported. One is reported once.
+    reported: Option<String>,
+}
+
+impl MountStatus {
+    /// Whether the reason is to be reported, now that it was found so often. Each is reported once, until the mount is live.
+    fn is_to_be_reported(&mut self) -> bool {
+        match &self.state {
+            MountState::Live => self.reported = None,
+            MountState::Pinned(reason)
+                if self.failures >= FAILURES && self.reported.as_ref() != Some(reason) =>
+            {
+                self.reported = Some(reason.clone());
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
 }
 
 /// The mounts with `subPath` of one pod that asks for updates, or, with a reason, of one that does not.
 #[derive(Debug)]
 pub struct PodSubPaths {
+    /// The namespace of the pod.
+    namespace: SmolStr,
     mounts: Vec<MountStatus>,
     /// Their volumes.
     volumes: BTreeMap<SmolStr, VolumeState>,
@@ -138,10 +116,18 @@ pub struct PodSubPaths {
     running: Vec<SmolStr>,
     /// The containers that earlier searches have found.
     known: Option<Arc<KnownContainers>>,
-    /// A look that has not ended in time: no other begins before it ends.
-    hanging: Weak<()>,
+    /// A look that has not ended in time, and when it began: no other begins before it ends.
+    hanging: (Weak<()>, Timestamp),
+    appearing: Option<Appearing>,
     backoff: Backoff,
     retry_at: Option<Instant>,
+}
+
+/// The search for containers that have appeared since a change.
+#[derive(Clone, Copy, Debug)]
+struct Appearing {
+    at: Instant,
+    pause: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -155,14 +141,16 @@ struct VolumeState {
 }
 
 impl PodSubPaths {
-    /// Without mounts. Failed attempts are repeated with these delays.
-    pub fn new(backoff: Backoff) -> Self {
+    /// Those of a pod in this namespace, without mounts. Failed attempts are repeated with these delays.
+    pub fn new(namespace: &str, backoff: Backoff) -> Self {
         Self {
+            namespace: namespace.into(),
             mounts: Vec::new(),
             volumes: BTreeMap::new(),
             running: Vec::new(),
             known: None,
-            hanging: Weak::new(),
+            hanging: (Weak::new(), Timestamp::UNIX_EPOCH),
+            appearing: None,
             backoff,
             retry_at: None,
         }
@@ -182,6 +170,7 @@ impl PodSubPaths {
                     replaced: None,
                     took: None,
                     failures: 0,
+                    reported: None,
                 });
             }
         }
@@ -195,22 +184,40 @@ impl PodSubPaths {
     }
 
     /// Records the set that has the volume's content, if it is known. Containers get to see no other set: anyone with
-    /// write access to the volume can add one. `swapped`: the content has changed.
-    pub fn written(&mut self, volume: &str, set: Option<&str>, swapped: bool) {
-        if let Some(state) = self.volumes.get_mut(volume) {
-            state.is_due |= swapped;
-            state.set = set.map(SmolStr::new).or(state.set.take());
+    /// write access to the volume can add one. `swapped`: when the content has changed, if it has.
+    pub fn written(&mut self, volume: &str, set: Option<&str>, swapped: Option<Timestamp>) {
+        let Some(state) = self.volumes.get_mut(volume) else {
+            return;
+        };
+        state.set = set.map(SmolStr::new).or(state.set.take());
+        if let Some(now) = swapped {
+            state.is_due = true;
+            self.wait(now, |mount| mount.volume == volume);
+            self.appearing = Some(Appearing {
+                at: Instant::now() + APPEARING,
+                pause: APPEARING,
+            });
         }
     }
 
-    /// The IDs of the containers that run.
-    pub fn running(&mut self, ids: impl Iterator<Item = SmolStr>) {
+    /// What was known of these mounts is not known any more.
+    fn wait(&mut self, now: Timestamp, of: impl Fn(&WantedMount) -> bool) {
+        for status in &mut self.mounts {
+            if status.state == MountState::Live && of(&status.mount) {
+                status.state = MountState::Waiting(now);
+            }
+        }
+    }
+
+    /// The IDs of the containers that run now.
+    pub fn running(&mut self, ids: impl Iterator<Item = SmolStr>, now: Timestamp) {
         if self.mounts.is_empty() {
             return;
         }
         let running: Vec<_> = ids.collect();
         if self.running != running {
             self.running = running;
+            self.wait(now, |_| true);
             self.all_due();
         }
     }
@@ -226,9 +233,10 @@ impl PodSubPaths {
         }
     }
 
-    /// When an attempt is to be repeated.
+    /// When there is something to do without a change.
     pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
+        let appearing = self.appearing.map(|appearing| appearing.at);
+        self.retry_at.into_iter().chain(appearing).min()
     }
 
     /// The status of every mount.
@@ -248,7 +256,7 @@ impl PodSubPaths {
     /// Nothing is updated, for this reason. Once there is none, every mount is compared.
     pub fn pin(&mut self, reason: &str) {
         self.all_due();
-        self.retry_at = None;
+        (self.retry_at, self.appearing) = (None, None);
         for status in &mut self.mounts {
             status.state = MountState::Pinned(reason.to_owned());
         }
@@ -256,7 +264,7 @@ impl PodSubPaths {
 
     /// Whether there is something to do now.
     pub fn is_due(&self) -> bool {
-        let is_time = self.retry_at.is_some_and(|at| at <= Instant::now());
+        let is_time = self.retry_at().is_some_and(|at| at <= Instant::now());
         is_time || self.volumes.values().any(|state| state.is_due)
     }
 
@@ -277,6 +285,8 @@ impl PodSubPaths {
         }
         // Beside a kubelet, only what was verified is shown (S3).
         let is_beside = query.ids.is_some();
+        self.appearing = self.appearing.filter(|_| !is_beside);
+        self.search_anew();
         let due = self.volumes.iter();
         let due = due.filter(|(_, state)| state.is_due && (state.set.is_some() || !is_beside));
         let due: BTreeSet<_> = due.map(|(volume, _)| volume.clone()).collect();
@@ -287,7 +297,7 @@ impl PodSubPaths {
         if !wanted.is_empty() {
             query.volumes = Some(due);
             query.known = Arc::clone(self.known.get_or_insert_default());
-            let looked = self.look(node, &query, &wanted).await;
+            let looked = self.look(node, &query, &wanted, now).await;
             let all = |kept: NotReplaced| {
                 wanted
                     .iter()
@@ -299,12 +309,27 @@ impl PodSubPaths {
         self.take_in(node, &wanted, results, now)
     }
 
+    /// After a change, what earlier searches have found is forgotten from time to time.
+    fn search_anew(&mut self) {
+        let now = Instant::now();
+        if let Some(appearing) = self.appearing.take_if(|appearing| appearing.at <= now) {
+            self.known = None;
+            self.all_due();
+            let pause = 2 * appearing.pause;
+            self.appearing = (pause <= LAST_APPEARING).then_some(Appearing {
+                at: now + pause,
+                pause,
+            });
+        }
+    }
+
     /// What becomes of the mounts with these indices. Those of containers that do not run are left out.
     async fn look(
         &mut self,
         node: &Arc<SubPathNode>,
         query: &TargetQuery,
         wanted: &[usize],
+        now: Timestamp,
     ) -> Result<BTreeMap<usize, Outcome>, NotReplaced> {
         let found = timeout(SEARCH, query.find(&node.processes, false)).await;
         let containers = found.map_err(|_| LONG_SEARCH)?.map_err(|error| {
@@ -316,33 +341,12 @@ impl PodSubPaths {
         })?;
         let mut results: BTreeMap<usize, Outcome> = BTreeMap::new();
         for container in containers {
-            let own = |&index: &usize| {
-                let mount = &self.mounts[index].mount;
-                let names = &container.candidate_names;
-                names
-                    .contains(&mount.container)
-                    .then(|| (index, mount.clone()))
-            };
-            let (indices, own): (Vec<_>, Vec<_>) = wanted.iter().filter_map(own).unzip();
-            let mut looked = None;
-            if self.hanging.strong_count() == 0 {
-                let job = Job {
-                    is_running: Arc::new(()),
-                    node: Arc::clone(node),
-                    pod: query.mounts.clone(),
-                    wanted: own,
-                    volumes: self.volumes.clone(),
-                    container,
-                };
-                let is_running = Arc::downgrade(&job.is_running);
-                looked = run_apart(LOOK, move || job.run()).await;
-                if looked.is_none() {
-                    self.hanging = is_running;
-                }
-            }
-            let hangs = || vec![Err(HANGS); indices.len()];
-            for (index, result) in indices.iter().zip(looked.unwrap_or_else(hangs)) {
-                let slot = results.entry(*index).or_insert(Ok(false));
+            let names = &container.candidate_names;
+            let is_own = |index: &&usize| names.contains(&self.mounts[**index].mount.container);
+            let own: Vec<_> = wanted.iter().filter(is_own).copied().collect();
+            let looked = self.look_at(node, query, container, &own, now).await;
+            for (&index, result) in own.iter().zip(looked) {
+                let slot = results.entry(index).or_insert(Ok(false));
                 // Of containers with the same mounts, one that fails counts.
                 if let (Ok(done), Ok(more)) = (&mut *slot, &result) {
                     *done |= *more;
@@ -358,6 +362,57 @@ impl PodSubPaths {
             }
         }
         Ok(results)
+    }
+
+    /// What becomes of the mounts of one container, in the order of their indices.
+    async fn look_at(
+        &mut self,
+        node: &Arc<SubPathNode>,
+        query: &TargetQuery,
+        container: FoundContainer,
+        own: &[usize],
+        now: Timestamp,
+    ) -> Vec<Outcome> {
+        if self.hanging.0.strong_count() > 0 {
+            return vec![Err(self.hangs()); own.len()];
+        }
+        let wanted = own.iter().map(|&index| self.mounts[index].mount.clone());
+        let volumes = self.volumes.iter();
+        let sets = volumes.filter_map(|(name, state)| Some((name.clone(), state.set.clone()?)));
+        let look = ContainerLook {
+            is_running: Arc::new(()),
+            node: Arc::clone(node),
+            pod: query.mounts.clone(),
+            wanted: wanted.collect(),
+            sets: sets.collect(),
+            container,
+        };
+        let is_running = Arc::downgrade(&look.is_running);
+        let looked = node.looks.run(&self.namespace, LOOK, move || look.run());
+        let reason = match looked.await {
+            Ok(results) => return results,
+            Err(NoResult::GoesOn) => {
+                self.hanging = (is_running, now);
+                self.hangs()
+            }
+            Err(NoResult::NoPlaceOfNamespace) => no_place("namespace", OF_NAMESPACE),
+            Err(NoResult::NoPlaceOfNode) => no_place("node", OF_NODE),
+            Err(NoResult::NoThread) => NO_THREAD,
+        };
+        vec![Err(reason); own.len()]
+    }
+
+    /// The look that does not end.
+    fn hangs(&self) -> NotReplaced {
+        let reason = format!(
+            "a look at the mounts of the container does not end, since {:.0}: the kernel waits for something that the \
+             container holds or has mounted",
+            self.hanging.1
+        );
+        NotReplaced {
+            kind: FAILED,
+            reason: reason.into(),
+        }
     }
 
     fn take_in(
@@ -380,7 +435,7 @@ impl PodSubPaths {
                 let changed = self.volumes[&status.mount.volume].changed;
                 status.took = changed.map(|changed| changed.elapsed());
                 if let Some(took) = status.took {
-                    node.delay.observe(took.as_secs_f64());
+                    node.took(took);
                 }
             }
             let state = match result {
@@ -388,8 +443,10 @@ impl PodSubPaths {
                 Some(Ok(_)) => MountState::Live,
                 Some(Err(kept)) => {
                     node.count(kept.kind);
-                    may_pass |= kept.may_pass();
-                    behind.insert(status.mount.volume.clone());
+                    if kept.may_pass() {
+                        may_pass = true;
+                        behind.insert(status.mount.volume.clone());
+                    }
                     MountState::Pinned(kept.reason.into_owned())
                 }
             };
@@ -399,7 +456,7 @@ impl PodSubPaths {
                 _ => 0,
             };
             status.state = state;
-            if is_replaced || status.failures == FAILURES {
+            if is_replaced || status.is_to_be_reported() {
                 reported.push(status.clone());
             }
         }
@@ -420,116 +477,47 @@ impl PodSubPaths {
     }
 }
 
-/// What became of a mount: whether it was replaced.
-type Outcome = Result<bool, NotReplaced>;
-
-/// The look at one container.
-struct Job {
-    /// Goes when the look has ended.
-    is_running: Arc<()>,
-    node: Arc<SubPathNode>,
-    pod: PodMounts,
-    wanted: Vec<WantedMount>,
-    volumes: BTreeMap<SmolStr, VolumeState>,
-    container: FoundContainer,
+/// So many earlier looks at pods of the `whole` go on.
+fn no_place(whole: &str, looks: usize) -> NotReplaced {
+    let reason = format!(
+        "not looked at: {looks} looks at containers of this {whole} do not end, because the kernel waits for something that \
+         these hold or have mounted"
+    );
+    NotReplaced {
+        kind: FAILED,
+        reason: reason.into(),
+    }
 }
 
-impl Job {
-    /// What became of each mount, in their order.
-    fn run(self) -> Vec<Outcome> {
-        let until = deadline();
-        let (namespace, picked) = match self.look(until) {
-            Ok(looked) => looked,
-            Err(kept) => return vec![Err(kept); self.wanted.len()],
-        };
-        // In serve mode, containers with the same mounts may be the same one.
-        let mut done: BTreeMap<_, Outcome> = BTreeMap::new();
-        let results = self.wanted.iter().zip(picked).map(|(mount, found)| {
-            let place = (&mount.mount_path, &mount.volume, &mount.path);
-            let update = || self.update(&namespace, until, &found?, mount);
-            done.entry(place).or_insert_with(update).clone()
-        });
-        results.collect()
-    }
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
 
-    /// The mount namespace of the container, and what each mount is in it.
-    fn look(
-        &self,
-        until: Instant,
-    ) -> Result<(OwnedFd, Vec<Result<VolumeMount, NotReplaced>>), NotReplaced> {
-        let processes = &self.node.processes;
-        let namespace = processes.mount_namespace(&self.container.main);
-        let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
-        // Checked after opening, so that the answer is about the namespace that is open. Root in a user namespace can make
-        // a mount writable, unless the mount was copied into it from outside.
-        if !processes.shares_users(self.container.main.pid) {
-            return Err(OWN_USERS);
-        }
-        let places = processes.places();
-        let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
-        let picked = Inside::run(namespace.as_fd(), until, |inside| {
-            let look = || {
-                let found = volume_mounts(|| inside.table(), &places, &self.pod);
-                found.map_err(failed("read the mounts of the container"))
-            };
-            let mut found = look()?;
-            let mut uncovered = false;
-            for mount in found.iter().flatten() {
-                if mount.obstacle == Some(LEFT_OVER)
-                    && self.wanted.iter().any(|wanted| mount.is_alike(wanted))
-                {
-                    // One that stays hinders this mount only.
-                    uncovered |= inside.uncover(&mount.record).is_ok();
-                }
-            }
-            if uncovered {
-                found = look()?;
-            }
-            Ok(found.map(|mounts| {
-                let wanted = self.wanted.iter();
-                let wanted = wanted.map(|mount| (mount, leads_to(&mount.mount_path)));
-                pick(&mounts, &wanted.collect::<Vec<_>>())
-            }))
-        })?;
-        Ok((namespace, picked?))
-    }
+    use super::*;
 
-    /// Replaces the mount, if it does not show the present content; returns whether it was.
-    fn update(
-        &self,
-        namespace: &OwnedFd,
-        until: Instant,
-        found: &VolumeMount,
-        wanted: &WantedMount,
-    ) -> Outcome {
-        let directory = self.pod.volumes.get(&wanted.volume);
-        let directory = directory.ok_or_else(|| NotReplaced::new(GONE, "the volume is gone"))?;
-        let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
-        let verified = self.volumes[&wanted.volume].set.as_ref();
-        if verified.is_some_and(|set| *set != source.set) {
-            return Err(NotReplaced::new(
-                CHANGED,
-                "the volume has changed meanwhile",
-            ));
+    #[tokio::test(start_paused = true)]
+    async fn containers_that_appear_are_searched_for_in_the_minute_after_a_change() {
+        let second = Duration::from_secs(1);
+        let mut pod = PodSubPaths::new("n", Backoff::new(second, second));
+        let wanted = WantedMount::new("web", "/a", "v", "key", false);
+        pod.add_mounts("v", wanted.into_iter().collect());
+        pod.set_due(false);
+        assert_eq!(pod.retry_at(), None);
+        let start = Instant::now();
+        pod.written("v", None, Some(Timestamp::UNIX_EPOCH));
+        pod.set_due(false);
+        let mut searches = Vec::new();
+        while let Some(at) = pod.retry_at() {
+            assert!(!pod.is_due());
+            advance(at - Instant::now()).await;
+            assert!(pod.is_due());
+            pod.known = Some(Arc::default());
+            pod.search_anew();
+            // What was found before does not hide what has appeared.
+            assert!(pod.known.is_none() && pod.is_due());
+            pod.set_due(false);
+            searches.push((at - start).as_secs());
         }
-        let Some(file) = source.file else {
-            let reason = match wanted.path.display() {
-                _ if wanted.is_secret => "its key is gone".into(),
-                path => format!("key {path} is gone").into(),
-            };
-            return Err(NotReplaced { kind: GONE, reason });
-        };
-        if found.set == Some(source.set) && !found.is_deleted {
-            return Ok(false);
-        }
-        // It is never writable, whatever the old one is.
-        let flags = found.record.flags | MountFlags::RDONLY;
-        let new = self.node.stage.mount_of(&file, flags)?;
-        if !self.node.processes.is_same(&self.container.main) {
-            return Err(NotReplaced::new(CHANGED, "the container has ended"));
-        }
-        let enforces = (self.node.enforces_labels)();
-        let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
-        Inside::run(namespace.as_fd(), until, replace)
+        assert_eq!(searches, [1, 3, 7, 15, 31, 63]);
     }
 }

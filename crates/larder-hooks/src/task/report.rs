@@ -68,6 +68,8 @@ impl OnChange {
             pending += usize::from(hook.state() != HookState::Idle);
         }
         self.0.metrics.set_hooks(failing, pending);
+        let invalid = i64::try_from(schedule.invalid_annotations());
+        self.0.invalid.set(invalid.unwrap_or(i64::MAX));
     }
 
     /// Logs the end of a round, and posts events.

@@ -63,6 +63,7 @@ impl Fill {
                 mount_path: "/app.conf".to_owned(),
                 state: SubPathState::Live,
                 reason: self.text(),
+                waiting_since: self.time(),
                 replaced_at: self.time(),
                 took_ms: self.some(81),
             })),

@@ -94,6 +94,7 @@ async fn annotation_with_an_error_adds_no_hook_and_delays_nothing() {
     let expected = "larder.dev/on-change: [1].signal: expected one of SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, \
                     SIGWINCH, SIGCONT";
     until_message(&node, "InvalidOnChange", expected).await;
+    assert!(node.metrics().contains("on_change_invalid 1\n"));
 }
 
 // on-change 3

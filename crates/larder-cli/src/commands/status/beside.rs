@@ -70,18 +70,21 @@ pub(super) fn sub_paths(pod: &PodStatus, now: Timestamp) -> impl Iterator<Item =
         let state = match mount.state {
             SubPathState::Unknown => "unknown",
             SubPathState::Live => "live",
+            SubPathState::Waiting => "waiting",
             SubPathState::Pinned => "pinned",
         };
         let replaced = mount.replaced_at.map(|at| format!("{} ago", age(at, now)));
         let took = mount.took_ms;
         let took = took.map(|took| format!("{took} ms after the change"));
         let (when, how) = (replaced.into_iter(), took.into_iter());
+        let waits = mount.waiting_since;
+        let waits = waits.map(|since| format!("to be looked at, since {}", age(since, now)));
         [
             ("SUBPATH IN", mount.container.clone()),
             ("PATH", mount.mount_path.clone()),
             ("SEES", state.to_owned()),
             ("REPLACED", when.chain(how).collect::<Vec<_>>().join(", ")),
-            ("REASON", mount.reason.clone()),
+            ("REASON", waits.unwrap_or_else(|| mount.reason.clone())),
         ]
     })
 }

@@ -12,12 +12,13 @@ use tempfile::TempDir;
 
 use crate::processes::{ContainerMounts, PodMounts, Processes};
 
-/// Makes the root of the container `$0/root`, with the programs of this machine, runs `$1` in `$0`, and moves there.
+/// Makes the root of the container `$0/root`, by `$2` if it is given, with the programs of this machine, runs `$1` in `$0`,
+/// and moves there.
 const START: &str = r#"
 set -e
 cd "$0"
 mkdir -p root
-mount -t tmpfs none root
+eval "${2:-mount -t tmpfs none root}"
 for d in bin sbin lib lib64; do [ -e "/$d" ] && cp -a "/$d" root/; done
 mkdir -p root/usr root/dev root/proc root/etc root/run root/var root/old
 ln -s ../run root/var/run
@@ -37,7 +38,8 @@ while read -r line; do eval "$line"; echo; echo .; done
 /// A pod's directory and volumes: `v`, and `w`, which the container mounts as a whole.
 pub(super) struct Node {
     folder: TempDir,
-    tmpfs: Option<PathBuf>,
+    /// What is mounted on the machine, the first one first.
+    mounted: Vec<PathBuf>,
     /// The number of sets that were written.
     sets: Cell<u32>,
 }
@@ -46,7 +48,7 @@ impl Node {
     pub(super) fn new() -> Self {
         let node = Self {
             folder: tempfile::tempdir().unwrap(),
-            tmpfs: None,
+            mounted: Vec::new(),
             sets: Cell::new(0),
         };
         for volume in ["v", "w"] {
@@ -61,7 +63,21 @@ impl Node {
         let mut node = Self::new();
         let path = node.volume("v");
         run("mount", &["-t", "tmpfs", "none", path.to_str().unwrap()]);
-        node.tmpfs = Some(path);
+        node.mounted.push(path);
+        node
+    }
+
+    /// With an overlay as the root of the container, which the machine mounts as a runtime does.
+    pub(super) fn with_overlay() -> Self {
+        let mut node = Self::new();
+        let folder = node.folder.path().canonicalize().unwrap();
+        let (layers, root) = (folder.join("layers"), folder.join("root"));
+        for path in [&layers, &root] {
+            fs::create_dir(path).unwrap();
+        }
+        let script = format!("cd {} && {OVERLAY}", folder.display());
+        run("bash", &["-c", &script]);
+        node.mounted.extend([layers, root]);
         node
     }
 
@@ -131,7 +147,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some(path) = &self.tmpfs {
+        for path in self.mounted.iter().rev() {
             run("umount", &["-l", path.to_str().unwrap()]);
         }
     }
@@ -155,6 +171,11 @@ pub(super) fn may_contain() -> bool {
     may
 }
 
+/// Mounts an overlay on `root`.
+pub(super) const OVERLAY: &str =
+    "mkdir -p layers; mount -t tmpfs none layers; mkdir layers/l layers/u layers/w
+    mount -t overlay none -o lowerdir=layers/l,upperdir=layers/u,workdir=layers/w root";
+
 /// Dropped, it is killed.
 pub(super) struct Container {
     child: Child,
@@ -173,11 +194,17 @@ impl Container {
     }
 
     pub(super) fn start_with(node: &Node, mounts: &str, namespaces: &[&str]) -> Self {
+        Self::start_on(node, mounts, namespaces, "")
+    }
+
+    /// With a root that `root` mounts.
+    pub(super) fn start_on(node: &Node, mounts: &str, namespaces: &[&str], root: &str) -> Self {
         let mut child = Command::new("unshare")
             .args(namespaces)
             .args(["bash", "-c", START])
             .arg(node.folder.path().canonicalize().unwrap())
             .arg(mounts)
+            .arg(root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

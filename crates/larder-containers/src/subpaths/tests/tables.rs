@@ -9,8 +9,8 @@ use crate::{
     subpaths::{
         NotReplaced,
         find::{
-            COVERED, FOREIGN, LEFT_OVER, MAPS_USERS, MISSING, SEVERAL, SHARED, VolumeMount,
-            WantedMount, pick, volume_mounts,
+            COVERED, FOREIGN, LEFT_OVER, LeadsTo, MAPS_USERS, MISSING, SEVERAL, SHARED,
+            VolumeMount, WantedMount, pick, volume_mounts,
         },
     },
 };
@@ -49,7 +49,7 @@ fn picked(table: &str, mounts: &[(&str, u64)]) -> Vec<Result<String, NotReplaced
         .collect();
     let paths: Vec<_> = paths.iter().map(|(at, path)| (&**at, *path)).collect();
     let wanted = wanted(&paths);
-    let leads_to = mounts.iter().map(|(_, id)| Some(*id));
+    let leads_to = mounts.iter().map(|(_, id)| LeadsTo::Mount(*id));
     let picked = pick(&found, &wanted.iter().zip(leads_to).collect::<Vec<_>>());
     let picked = picked.into_iter();
     picked
@@ -75,7 +75,10 @@ fn mount_of_another_path_of_the_same_volume_is_not_taken() {
     assert_eq!(picked(&table.concat(), &[("a", 52)]), [Err(MISSING)]);
     // The volume itself follows by itself.
     assert_eq!(WantedMount::new("web", "/v", "v", ".", false), None);
-    assert_eq!(WantedMount::new("web", "/v", "v", "..data/", false), None);
+    for path in ["..data", "..data/", "./..data/."] {
+        let set = WantedMount::new("web", "/v", "v", path, false).unwrap();
+        assert_eq!(set.path, Path::new(""));
+    }
 }
 
 // subpath 12
@@ -148,7 +151,7 @@ fn picking_takes_no_longer_than_a_few_looks_at_each_mount() {
     let lines = (0..count).map(|n| line(100 + n, 50, "..1/a", &format!("/run/{n:04}")));
     let table = ROOT.to_owned() + &lines.collect::<String>();
     let (found, wanted) = (found(&table).unwrap(), wanted(&own));
-    let wanted: Vec<_> = wanted.iter().zip((100..).map(Some)).collect();
+    let wanted: Vec<_> = wanted.iter().zip((100..).map(LeadsTo::Mount)).collect();
     let started = clock_gettime(ClockId::ThreadCPUTime);
     let picked = pick(&found, &wanted);
     let took = clock_gettime(ClockId::ThreadCPUTime) - started;
