@@ -105,6 +105,7 @@ impl Agent {
         let mut secrets = inputs.secrets.subscribe();
         let mut cluster = inputs.cluster.clone();
         let mut jumps = inputs.clock.jumps();
+        tasks.spawn("disk turns", handle.node.disk.clone().lend_turns());
         tasks.spawn("clock", inputs.clock.clone().follow_machine());
         let on_change = handle.node.on_change.clone();
         tasks.spawn("hooks", on_change.run(shutdown.clone()));

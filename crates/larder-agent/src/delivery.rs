@@ -17,6 +17,7 @@ pub(crate) mod plan;
 pub(crate) mod pod_parts;
 pub(crate) mod pod_statuses;
 pub(crate) mod readers;
+pub(crate) mod steps;
 pub(crate) mod sub_path_settings;
 pub(crate) mod sub_paths;
 pub(crate) mod worker;

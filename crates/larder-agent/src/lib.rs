@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod clean;
 pub mod config;
 mod delivery;
+mod disk_turns;
 pub mod local_api;
 mod metrics;
 pub mod node;

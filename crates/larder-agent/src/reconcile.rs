@@ -332,8 +332,9 @@ impl Reconciler {
             inbox: Arc::clone(&inbox),
             entry,
             rng: self.rng.fork(),
+            shutdown: self.shutdown.clone(),
         };
-        let worker = Arc::clone(&self.factory).worker(seat, self.shutdown.clone());
+        let worker = Arc::clone(&self.factory).worker(seat);
         let (left, span) = (uid.clone(), info_span!("pod", uid = %uid));
         self.workers.spawn(worker.map(|()| left).instrument(span));
         inbox

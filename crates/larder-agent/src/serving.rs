@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  inbox ─┐
-//!  fetch ─┼─► which parts are due? ─► is all they read at hand? ── yes ─► one blocking call: project and write
+//!  fetch ─┼─► which parts are due? ─► is all they read at hand? ── yes ─► one step at the disk: project and write
 //!  timer ─┘                                     └─ no ─► fetch; the part waits, the others continue
 //! ```
 //!
@@ -24,10 +24,8 @@ use larder_hooks::Observer;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_on_change::PodHooks;
-use larder_transport::blocking::blocking;
 use larder_transport::{Backoff, TokenBucket};
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::deliver::Job;
@@ -35,6 +33,7 @@ use crate::{
     delivery::{
         inbox::DesiredState,
         plan::{PartKind, PodPlan},
+        steps::{Abandoned, StepOwner},
         sub_paths,
         worker::{DeliveryNode, PodWork, WorkerFactory, WorkerSeat},
     },
@@ -78,12 +77,8 @@ impl WorkerFactory for DeliveryNode {
         self.host.path()
     }
 
-    fn worker(
-        self: Arc<Self>,
-        seat: WorkerSeat,
-        shutdown: CancellationToken,
-    ) -> BoxFuture<'static, ()> {
-        ServingWorker::new(seat).run(shutdown).boxed()
+    fn worker(self: Arc<Self>, seat: WorkerSeat) -> BoxFuture<'static, ()> {
+        ServingWorker::new(seat).run().boxed()
     }
 }
 
@@ -102,6 +97,21 @@ struct ServingWorker {
     sub_paths: PodSubPaths,
 }
 
+impl StepOwner for ServingWorker {
+    type OfMode = DeliveredPart;
+
+    fn work(&mut self) -> &mut PodWork<DeliveredPart> {
+        &mut self.work
+    }
+
+    fn publish_progress(&mut self) {
+        match self.work.plan.clone() {
+            Some(plan) => self.publish(&plan),
+            None => self.publish_slow_removal(),
+        }
+    }
+}
+
 impl ServingWorker {
     fn new(seat: WorkerSeat) -> Self {
         let work = PodWork::new(seat);
@@ -116,8 +126,10 @@ impl ServingWorker {
         }
     }
 
-    /// Works until the volumes of the pod are torn down, or until `shutdown`, which ends it between two passes.
-    async fn run(mut self, shutdown: CancellationToken) {
+    /// Works until the volumes of the pod are torn down, or until the shutdown, which ends it between two passes, or when
+    /// one does not go on.
+    async fn run(mut self) {
+        let shutdown = self.work.shutdown.clone();
         loop {
             let wake = self.next_wake();
             let mut arrived = None;
@@ -130,13 +142,15 @@ impl ServingWorker {
                 () = sleep_until(wake) => {}
             }
             let Some(plan) = self.work.plan.clone() else {
-                if self.tear_down().await {
-                    return;
+                match self.tear_down().await {
+                    Ok(true) | Err(Abandoned) => return,
+                    Ok(false) => continue,
                 }
-                continue;
             };
             self.work.collect(arrived, &plan, |part| part.reads.iter());
-            self.serve(&plan).await;
+            if self.serve(&plan).await == Err(Abandoned) {
+                return;
+            }
         }
     }
 
@@ -186,7 +200,7 @@ impl ServingWorker {
     }
 
     /// Delivers the due parts whose inputs are complete.
-    async fn serve(&mut self, plan: &Arc<PodPlan>) {
+    async fn serve(&mut self, plan: &Arc<PodPlan>) -> Result<(), Abandoned> {
         let now = Instant::now();
         if self.work.begin_repair() {
             self.work.gathering.forget_all();
@@ -203,15 +217,16 @@ impl ServingWorker {
                 sub_paths::update(&mut self.sub_paths, &self.work.node, plan).await;
                 self.publish(plan);
             }
-            return;
+            return Ok(());
         }
         self.work.fetch(plan, |part| part.reads.iter());
         let ready = self.ready(plan);
         if !ready.is_empty() || self.is_tidying_due() {
-            self.deliver(plan, ready, now).await;
+            self.deliver(plan, ready, now).await?;
         }
         self.work.drop_unread(plan, |part| part.reads.iter());
         self.publish(plan);
+        Ok(())
     }
 
     /// Returns the due parts that can be delivered, and lets the others wait.
@@ -238,8 +253,13 @@ impl ServingWorker {
         ready
     }
 
-    async fn deliver(&mut self, plan: &Arc<PodPlan>, ready: Vec<usize>, began: Instant) {
-        let observer = self.observer(plan).await;
+    async fn deliver(
+        &mut self,
+        plan: &Arc<PodPlan>,
+        ready: Vec<usize>,
+        began: Instant,
+    ) -> Result<(), Abandoned> {
+        let observer = self.observer(plan).await?;
         let mark = |index: &usize| {
             let needs = plan.parts[*index].reads.iter();
             let marks = needs.filter_map(|need| self.work.gathering.stale_as_of(need));
@@ -257,7 +277,7 @@ impl ServingWorker {
             observer,
             serves_manifests: self.work.node.has_manifests,
         };
-        let report = blocking(move || job.run()).await;
+        let report = self.at_disk(&ready, move || job.run()).await?;
         for (volume, wanted) in report.sub_paths {
             self.sub_paths.add_mounts(&volume, wanted);
         }
@@ -296,38 +316,40 @@ impl ServingWorker {
                 self.work.node.metrics.delayed(changed_at.elapsed());
             }
         }
+        Ok(())
     }
 
     /// The observer that hands the pass over to the hooks of the pod, if it has any.
-    async fn observer(&mut self, plan: &Arc<PodPlan>) -> Option<Observer> {
+    async fn observer(&mut self, plan: &Arc<PodPlan>) -> Result<Option<Observer>, Abandoned> {
         let before = match (&self.observed, &plan.hooks) {
-            (None, None) => return None,
+            (None, None) => return Ok(None),
             _ => mem::replace(&mut self.observed, plan.hooks.clone()),
         };
         let Some(hooks) = &plan.hooks else {
-            self.work.drop_hooks().await;
-            return None;
+            let dropping = self.work.dropping_hooks();
+            self.at_disk(&[], dropping).await?;
+            return Ok(None);
         };
         let is_new = before.is_none_or(|before| !Arc::ptr_eq(&before, hooks));
         let on_change = &self.work.node.on_change;
-        Some(on_change.observer(&plan.pod, hooks, is_new))
+        Ok(Some(on_change.observer(&plan.pod, hooks, is_new)))
     }
 
     /// Tears down the volumes of a pod that has terminated or was removed. Returns whether they are torn down and
     /// the pod is not served again.
-    async fn tear_down(&mut self) -> bool {
+    async fn tear_down(&mut self) -> Result<bool, Abandoned> {
         let due = self.teardown.filter(|(_, at)| *at <= Instant::now());
         let Some((mut backoff, _)) = due else {
-            return false;
+            return Ok(false);
         };
         let host = Arc::clone(&self.work.node.host);
         let uid = self.work.entry.uid.clone();
         if self.observed.take().is_some() {
             self.work.node.on_change.forget(uid.as_str());
         }
-        let pod = &self.work.entry.name;
+        let pod = self.work.entry.name.clone();
         let name = pod.clone();
-        let removed = blocking(move || {
+        let removed = self.at_disk(&[], move || {
             let mut errors = host.remove_pod(uid.as_str()).err().unwrap_or_default();
             // A directory that was found without a link has none to remove.
             if !name.namespace.is_empty() {
@@ -336,13 +358,13 @@ impl ServingWorker {
             }
             errors
         });
-        let errors = removed.await;
+        let errors = removed.await?;
         let now = self.work.wall();
         if errors.is_empty() {
             info!(%pod, "volumes removed");
             self.teardown = None;
             self.work.entry.publish(Phase::Ended, "", Vec::new(), now);
-            return self.work.inbox.leave();
+            return Ok(self.work.inbox.leave());
         }
         let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
         let reason = reasons.join(", ");
@@ -352,6 +374,6 @@ impl ServingWorker {
         if entry.publish(Phase::Removing, &reason, Vec::new(), now) {
             warn!(%pod, error = reason, "failed to remove volumes, will retry");
         }
-        false
+        Ok(false)
     }
 }

@@ -198,6 +198,9 @@ pub struct PodStatus {
     /// How far the delivery is.
     #[serde(flatten)]
     pub delivery: Delivery,
+    /// What the work on its volumes waits for, if that is not over after a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub waits_for: Option<DiskWaitStatus>,
     /// Its directory.
     pub path: String,
     /// Its volumes, in the order of the pod.
@@ -207,6 +210,43 @@ pub struct PodStatus {
     /// Its hooks: those of its annotations, then those of the configuration.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub on_change: Vec<HookStatus>,
+}
+
+/// What work on volumes waits for, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct DiskWaitStatus {
+    /// What it waits for.
+    pub what: WaitsFor,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What work on volumes waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum WaitsFor {
+    /// The answer of the disk, or of the file system that is mounted there.
+    Disk,
+    /// A turn: other pods are served.
+    Turn,
+    /// A thread: other pods of the namespace have those that there are for it.
+    Thread,
+}
+
+impl WaitsFor {
+    /// For the reason of a delivery.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Disk => "waiting for the disk, which does not answer",
+            Self::Turn => "waiting for a turn at the disk",
+            Self::Thread => {
+                "waiting for a thread: work on the disk has those that the namespace may have"
+            }
+        }
+    }
 }
 
 /// A pod and its status: the document behind `/pods/NAMESPACE/NAME`. It has the pod's own values and none of an object.

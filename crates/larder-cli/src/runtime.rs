@@ -4,24 +4,30 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, atomic::AtomicBool},
+    thread,
     time::Duration,
 };
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     flag,
 };
 use tokio::{
     net::TcpListener,
-    runtime::Builder,
+    runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
 };
 
-/// Threads for work that waits for a disk, `/proc` or a credential plugin; names are looked up on threads of their own.
-/// More would not make a disk faster, and each keeps an arena of the allocator. Without this limit, as many would start
-/// as there are pods.
-const BLOCKING_THREADS: usize = 3;
+/// Most threads for work that waits for a disk, `/proc` or a credential plugin; names are looked up on threads of their
+/// own. They start when they are needed: work on disks takes turns, so there are few. Whatever hangs takes no thread from
+/// anything else.
+const BLOCKING_THREADS: usize = 512;
+/// Those that are there from the start. Where the system refuses more, work waits for one of them.
+const SPARE_THREADS: usize = 3;
+/// Threads stay, however long they have nothing to do: when one is needed again, the system may refuse it.
+const KEEP_ALIVE: Duration = Duration::from_hours(24 * 365);
 /// Time for work on blocking threads that nothing waits for any more: a write to a disk is finished, a disk that does not
 /// answer is not waited for.
 const LEFTOVERS_TIMEOUT: Duration = Duration::from_millis(300);
@@ -34,8 +40,7 @@ const LEFTOVERS_TIMEOUT: Duration = Duration::from_millis(300);
 pub(crate) fn block_on<T, E: From<anyhow::Error>>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let mut builder = Builder::new_current_thread();
-    run_on(builder.max_blocking_threads(BLOCKING_THREADS), work)
+    run_on(&mut Builder::new_current_thread(), work)
 }
 
 /// Runs `work` on all cores.
@@ -54,12 +59,30 @@ fn run_on<T, E: From<anyhow::Error>>(
     builder: &mut Builder,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
+    // Where the system refuses threads, the runtime would panic.
+    let probe = thread::Builder::new().spawn(|| {});
+    let _ = probe.context("cannot start a thread")?.join();
+    builder
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(KEEP_ALIVE);
     let runtime = builder.enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
+    start_threads(&runtime);
     let result = runtime.block_on(work);
     // Dropped, it would wait for its blocking threads however long they take. The process ends them.
     runtime.shutdown_timeout(LEFTOVERS_TIMEOUT);
     result
+}
+
+/// Starts the spare threads: each has something to do until all have begun, or the system refuses more.
+fn start_threads(runtime: &Runtime) {
+    let all_begun = Arc::new(Mutex::new(()));
+    let waiting = all_begun.lock();
+    for _ in 0..SPARE_THREADS {
+        let all_begun = Arc::clone(&all_begun);
+        drop(runtime.spawn_blocking(move || drop(all_begun.lock())));
+    }
+    drop(waiting);
 }
 
 /// A listener on `address`, and the address with its port.

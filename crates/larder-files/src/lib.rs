@@ -8,6 +8,7 @@ pub mod lock;
 pub mod new_file;
 pub mod operation_error;
 pub mod ownership;
+pub mod pause;
 pub mod regular_file;
 pub mod replace;
 pub mod stamp;

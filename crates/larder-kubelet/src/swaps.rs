@@ -13,14 +13,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    mem::{self, MaybeUninit},
+    mem::MaybeUninit,
     os::fd::{AsRawFd as _, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
 use larder_projection::VolumeKind;
-use larder_transport::blocking::blocking;
 use parking_lot::Mutex;
 use rustix::{
     fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
@@ -169,29 +168,21 @@ impl Swaps {
 }
 
 impl PodSwaps {
-    /// Follows volumes of the pod, each under its key. A volume that cannot be watched is polled.
+    /// Follows volumes of the pod, each under its key. A volume that cannot be watched is polled. Waits for the disk.
     ///
     /// Look at the volumes afterwards: a swap before this call is not signaled.
-    ///
-    /// # Cancel safety
-    ///
-    /// Not safe: a call that is dropped ends the watches of the pod.
-    pub async fn follow_all(&mut self, pod_uid: String, volumes: Vec<(usize, VolumeKind, String)>) {
-        let empty = self.swaps.of_pod();
-        let mut swaps = mem::replace(self, empty);
-        let follow = move || {
-            for (key, kind, name) in volumes {
-                let (pod_uid, name) = (&pod_uid, &name);
-                let id = VolumeId {
-                    pod_uid,
-                    kind,
-                    name,
-                };
-                swaps.follow(key, &id);
-            }
-            swaps
-        };
-        *self = blocking(follow).await;
+    #[must_use = "dropping it ends the watches of the pod"]
+    pub fn follow_all(mut self, pod_uid: &str, volumes: Vec<(usize, VolumeKind, String)>) -> Self {
+        for (key, kind, name) in volumes {
+            let name = &name;
+            let id = VolumeId {
+                pod_uid,
+                kind,
+                name,
+            };
+            self.follow(key, &id);
+        }
+        self
     }
 
     /// Follows the volume `id` under `key`, instead of what was followed under that key before. Waits for the disk.

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexSet;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
+use larder_files::pause;
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
 
 use crate::{
@@ -376,6 +377,7 @@ impl<'a> Collector<'a> {
 
     /// Adds one file; a later one replaces an earlier one.
     fn add(&mut self, path: VolumePath, file: File<'a>, origin: Origin<'a>) {
+        pause::point();
         self.projection.origins.insert(path.clone(), origin);
         self.projection.payload.insert(path, file);
     }

@@ -42,6 +42,7 @@ use crate::{
         inputs::NodeInputs, pod_statuses::PodStatuses, readers::ObjectReaders,
         sub_path_settings::SubPathSettings, worker::DeliveryNode,
     },
+    disk_turns::DiskTurns,
     metrics::Metrics,
     root_dir::RootDir,
     status::AgentStatus,
@@ -100,6 +101,17 @@ pub(super) struct Given {
     pub(super) pod_deletion: PodDeletion,
     pub(super) rng: Rng,
     pub(super) incomplete: Option<watch::Receiver<bool>>,
+}
+
+impl Given {
+    /// What is known of the cluster before anything is read.
+    fn cluster_state(&self) -> ClusterState {
+        let incomplete = self.incomplete.as_ref();
+        ClusterState {
+            incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
+            ..ClusterState::default()
+        }
+    }
 }
 
 /// Builds an [`Agent`]; made by [`Agent::builder`].
@@ -226,11 +238,7 @@ impl AgentBuilder {
         // Under the kubelet's own names, which dashboards use.
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
-        let incomplete = self.given.incomplete.as_ref();
-        let cluster_state = watch::Sender::new(ClusterState {
-            incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
-            ..ClusterState::default()
-        });
+        let cluster_state = watch::Sender::new(self.given.cluster_state());
         let (certificates, issuer, changed_certificates) = Certificates::new(
             self.given.client.clone(),
             self.clock.clone(),
@@ -288,6 +296,7 @@ impl AgentBuilder {
                 events,
                 metrics,
                 host,
+                disk: DiskTurns::of_machine(),
                 on_change,
                 has_manifests: self.given.incomplete.is_some(),
                 sub_paths,

@@ -221,6 +221,7 @@ impl AgentHandle {
                 format!("mirror pod of {namespace}/{name}: {error}")
             }));
         }
+        problems.extend(self.node.disk.problem());
         problems
     }
 

@@ -1,5 +1,5 @@
-//! One look at the parts of a pod: computes each, and compares it with the kubelet's files. Synchronous, and never
-//! interrupted; runs on a blocking thread.
+//! One look at the parts of a pod: computes each, and compares it with the kubelet's files. Synchronous: a step of the
+//! pod at the disk, which gives way at pause points.
 //!
 //! Invariant: no bytes of objects are kept after the look, only keyed fingerprints. The key exists in memory only.
 
@@ -7,6 +7,7 @@ use std::{mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_containers::subpaths::WantedMount;
+use larder_files::pause;
 use larder_hooks::{FoundContent, OnChange};
 use larder_kubelet::{
     fingerprint::Fingerprint,
@@ -99,9 +100,12 @@ impl CompareJob {
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let due = kinds.clone().filter_map(PartKind::volume);
         let mounts = SubPathMounts::of(&pod, &self.inputs, &due.collect());
-        let seen = kinds.map(|kind| match kind {
-            PartKind::Volume(name, kind) => self.volume(&parts, name, *kind, &mounts),
-            PartKind::Environment(name, _) => self.environment(&pod, parts.container(name)),
+        let seen = kinds.map(|kind| {
+            pause::point();
+            match kind {
+                PartKind::Volume(name, kind) => self.volume(&parts, name, *kind, &mounts),
+                PartKind::Environment(name, _) => self.environment(&pod, parts.container(name)),
+            }
         });
         seen.collect()
     }
@@ -182,7 +186,10 @@ impl CompareJob {
             let origin = projection.origins.get(*path);
             matches!(origin, Some(Origin::Key { .. } | Origin::TrustBundle))
         });
-        let files = files.map(|(path, file)| (path.as_str(), &*file.data));
+        let files = files.map(|(path, file)| {
+            pause::point();
+            (path.as_str(), &*file.data)
+        });
         self.beside.key.of(files)
     }
 
@@ -232,6 +239,7 @@ impl CompareJob {
         let part = PartKey::Volume(id.name.into(), id.kind);
         if is_same {
             let files = projection.payload.iter().map(|(path, file)| {
+                pause::point();
                 let origin = projection.origins.get(path);
                 (path.as_str(), comparable(origin, &file.data))
             });

@@ -2,7 +2,7 @@
 //! [rules](larder_kubelet::rules) say so.
 //!
 //! ```text
-//!  inbox, fetched, swaps, timers, node ─► look (one blocking call) ─► rules ─► permit ─► look again ─► PATCH ─► answer
+//!  inbox, fetched, swaps, timers, node ─► look (one step at the disk) ─► rules ─► permit ─► look again ─► PATCH ─► answer
 //! ```
 //!
 //! Invariants:
@@ -26,6 +26,7 @@ use crate::{
     delivery::{
         inbox::DesiredState,
         plan::{Need, Part, PartKind, PodPlan},
+        steps::{Abandoned, StepOwner},
         sub_paths,
         worker::{PartProgress, PodWork, WorkerFactory, WorkerSeat},
     },
@@ -49,12 +50,10 @@ use larder_kubelet::{
 };
 use larder_pods::StoredPod;
 use larder_projection::containers;
-use larder_transport::blocking::blocking;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 /// Changes of objects that more than this number of pods read are spread over time (R20).
@@ -87,12 +86,10 @@ impl WorkerFactory for Beside {
         self.config.excludes(pod)
     }
 
-    fn worker(
-        self: Arc<Self>,
-        seat: WorkerSeat,
-        shutdown: CancellationToken,
-    ) -> BoxFuture<'static, ()> {
-        BesideWorker::new(self, seat).run(shutdown).boxed()
+    fn worker(self: Arc<Self>, seat: WorkerSeat) -> BoxFuture<'static, ()> {
+        let worker = BesideWorker::new(self, seat);
+        // The agent shuts down, and something does not go on.
+        worker.run().map(|ended| ended.unwrap_or(())).boxed()
     }
 }
 
@@ -115,6 +112,20 @@ struct BesideWorker {
     known_node: NodeView,
     /// The value of the last touch; the next one must differ.
     last_value: Option<String>,
+}
+
+impl StepOwner for BesideWorker {
+    type OfMode = ComparedPart;
+
+    fn work(&mut self) -> &mut PodWork<ComparedPart> {
+        &mut self.work
+    }
+
+    fn publish_progress(&mut self) {
+        if let Some(plan) = self.work.plan.clone() {
+            self.publish(&plan);
+        }
+    }
 }
 
 impl BesideWorker {
@@ -142,8 +153,9 @@ impl BesideWorker {
         }
     }
 
-    /// Works until the pod has ended, or until `shutdown`.
-    async fn run(mut self, shutdown: CancellationToken) {
+    /// Works until the pod has ended, or until the shutdown.
+    async fn run(mut self) -> Result<(), Abandoned> {
+        let shutdown = self.work.shutdown.clone();
         loop {
             let wake = self.next_wake();
             let (mut arrived, mut permit) = (None, None);
@@ -151,7 +163,7 @@ impl BesideWorker {
             // sender of the node lives as long as the agent.
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => return Ok(()),
                 () = self.work.inbox.woken() => self.take_changes(),
                 Some(need) = self.work.gathering.next() => arrived = Some(need),
                 Ok(()) = self.node.changed() => self.node_changed(),
@@ -166,25 +178,25 @@ impl BesideWorker {
             let Some(plan) = self.work.plan.clone() else {
                 self.touching = Touching::Idle;
                 self.gauges.set(PodCounts::default());
-                self.end_hooks().await;
+                self.end_hooks().await?;
                 let now = self.work.wall();
                 self.work.entry.publish(Phase::Ended, "", Vec::new(), now);
                 if self.work.inbox.leave() {
-                    return;
+                    return Ok(());
                 }
                 continue;
             };
             let traits = &self.traits;
             self.work
                 .collect(arrived, &plan, |part| reads(traits, &plan, part));
-            self.set_hooks(&plan).await;
+            self.set_hooks(&plan).await?;
             self.work.begin_repair();
             let now = Instant::now();
             // A touch that became due because of time needs a new look, too.
             if permit.is_some() || self.is_touch_due(now) {
                 self.mark_outstanding(&plan);
             }
-            self.look(&plan).await;
+            self.look(&plan).await?;
             self.touch(permit);
             if self.node.borrow().gate.acts() {
                 // A look may wait: until it ends, the status says since when.
@@ -193,13 +205,13 @@ impl BesideWorker {
                 }
                 sub_paths::update(&mut self.sub_paths, &self.work.node, &plan).await;
             }
-            self.hand_over(&plan).await;
+            self.hand_over(&plan).await?;
             let overdue = self.rules.overdue(Instant::now());
             self.handle(&plan, overdue);
             if let Some(reason) = self.rules.would_touch() {
                 info!(pod = %self.work.entry.name, reason, "dry run: would touch the pod");
             }
-            self.follow_swaps(&plan).await;
+            self.follow_swaps(&plan).await?;
             self.publish(&plan);
         }
     }
@@ -324,7 +336,7 @@ impl BesideWorker {
     }
 
     /// Looks at the parts that are due and whose inputs are complete.
-    async fn look(&mut self, plan: &Arc<PodPlan>) {
+    async fn look(&mut self, plan: &Arc<PodPlan>) -> Result<(), Abandoned> {
         let traits = &self.traits;
         self.work.fetch(plan, |part| reads(traits, plan, part));
         let complete = self.ready(plan);
@@ -337,7 +349,7 @@ impl BesideWorker {
                 has_started: self.traits.has_started,
                 hooks: self.hook_inputs(),
             };
-            let seen = blocking(move || job.run()).await;
+            let seen = self.at_disk(&complete, move || job.run()).await?;
             for (index, seen) in complete.into_iter().zip(seen) {
                 let notices = self.seen(plan, index, seen);
                 self.handle(plan, notices);
@@ -346,6 +358,7 @@ impl BesideWorker {
         let traits = &self.traits;
         self.work
             .drop_unread(plan, |part| reads(traits, plan, part));
+        Ok(())
     }
 
     /// Returns the due parts that can be computed, and lets the others wait.
@@ -388,6 +401,7 @@ impl BesideWorker {
         let arrived = state.of_mode.changed_at.take();
         let changed_at = arrived.unwrap_or(now);
         state.of_mode.is_crowded = false;
+        state.changed = false;
         self.outdated.read(seen.versions);
         let mut look = Look {
             payload: seen.payload,
@@ -489,7 +503,7 @@ impl BesideWorker {
     }
 
     /// Follows the swaps of exactly the volumes whose next swap is awaited.
-    async fn follow_swaps(&mut self, plan: &PodPlan) {
+    async fn follow_swaps(&mut self, plan: &PodPlan) -> Result<(), Abandoned> {
         let awaited: BTreeSet<_> = self.rules.awaited().cloned().collect();
         let mut wanted = Vec::new();
         for (key, part) in plan.parts.iter().enumerate() {
@@ -512,8 +526,11 @@ impl BesideWorker {
         }
         if !wanted.is_empty() {
             let uid = self.work.entry.uid.as_str().to_owned();
-            self.swaps.follow_all(uid, wanted).await;
+            let swaps = mem::replace(&mut self.swaps, self.beside.swaps.of_pod());
+            let following = move || swaps.follow_all(&uid, wanted);
+            self.swaps = self.at_disk(&[], following).await?;
         }
+        Ok(())
     }
 
     fn follow_none(&mut self) {

@@ -19,7 +19,9 @@ use super::{
     journal::Journal,
     plan::{PartKind, PodPlan},
 };
-use crate::status::{ContainerStatus, Delivery, Phase, PodOverview, PodStatus, VolumeStatus};
+use crate::status::{
+    ContainerStatus, Delivery, DiskWaitStatus, Phase, PodOverview, PodStatus, VolumeStatus,
+};
 
 /// The published status of one pod, written by the pod's worker.
 #[derive(Debug)]
@@ -147,12 +149,24 @@ impl PodStatusEntry {
         self.is_settled.store(true, Ordering::Relaxed);
     }
 
-    /// Publishes the status at `now`; returns whether phase or reason differ from before.
+    /// Publishes the status at `now`, of a pod that waits for no disk; returns whether phase or reason differ from before.
     pub(crate) fn publish(
         &self,
         phase: Phase,
         reason: &str,
         parts: Vec<PartStatus>,
+        now: Timestamp,
+    ) -> bool {
+        self.publish_waiting(phase, reason, parts, None, now)
+    }
+
+    /// The same, of a pod that may wait for a disk.
+    pub(crate) fn publish_waiting(
+        &self,
+        phase: Phase,
+        reason: &str,
+        parts: Vec<PartStatus>,
+        waits_for: Option<DiskWaitStatus>,
         now: Timestamp,
     ) -> bool {
         let mut status = self.status.lock();
@@ -167,8 +181,12 @@ impl PodStatusEntry {
         volumes.shrink_to_fit();
         containers.shrink_to_fit();
         let differs = status.delivery.update(phase, reason, now);
-        let is_news = differs || status.volumes != volumes || status.containers != containers;
+        let is_news = differs
+            || status.volumes != volumes
+            || status.containers != containers
+            || status.waits_for != waits_for;
         (status.volumes, status.containers) = (volumes, containers);
+        status.waits_for = waits_for;
         drop(status);
         if is_news && let Some(journal) = self.journal.get() {
             journal.note(&self.uid, None);

@@ -5,12 +5,11 @@ use std::{collections::BTreeSet, mem, path::Path, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use larder_hooks::OnChange;
 use larder_pods::StoredPod;
 use larder_pods::events::{EventSubject, Events};
 use larder_projection::{Inputs, disk::VolumeHost};
-use larder_transport::blocking::blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,8 +23,9 @@ use super::{
     sub_path_settings::SubPathSettings,
 };
 use crate::{
+    disk_turns::{DiskTurns, StepProgress},
     metrics::Metrics,
-    status::{Delivery, Phase},
+    status::{Delivery, DiskWaitStatus, Phase},
 };
 
 /// Longest wait for a repair pass: where a longer one is configured, tokio's clock might not count as far.
@@ -41,6 +41,8 @@ pub(crate) struct DeliveryNode {
     pub(crate) metrics: Metrics,
     /// The root directory of larder. Beside a kubelet it has the records of hooks only.
     pub(crate) host: Arc<VolumeHost>,
+    /// Of the workers' steps at a disk.
+    pub(crate) disk: DiskTurns,
     pub(crate) on_change: OnChange,
     /// Whether the API server is embedded, and filled from manifests.
     pub(crate) has_manifests: bool,
@@ -71,12 +73,8 @@ pub(crate) trait WorkerFactory: Send + Sync {
         None
     }
 
-    /// A worker, which works until its pod has ended and it has left the inbox, or until `shutdown`.
-    fn worker(
-        self: Arc<Self>,
-        seat: WorkerSeat,
-        shutdown: CancellationToken,
-    ) -> BoxFuture<'static, ()>;
+    /// A worker, which works until its pod has ended and it has left the inbox, or until the shutdown.
+    fn worker(self: Arc<Self>, seat: WorkerSeat) -> BoxFuture<'static, ()>;
 }
 
 /// What connects a worker with the reconciler.
@@ -86,6 +84,7 @@ pub(crate) struct WorkerSeat {
     /// Where it publishes.
     pub(crate) entry: Arc<PodStatusEntry>,
     pub(crate) rng: Rng,
+    pub(crate) shutdown: CancellationToken,
 }
 
 /// The progress of one part of a plan; the mode of the agent adds `M`.
@@ -95,10 +94,21 @@ pub(crate) struct PartProgress<M> {
     pub(crate) due: bool,
     /// One of its inputs is being fetched; it is due when that arrives.
     pub(crate) waits: bool,
+    /// It changed, or something that it reads did, and was not looked at since.
+    pub(crate) changed: bool,
     pub(crate) delivery: Delivery,
     pub(crate) last_swap: Option<Timestamp>,
     pub(crate) files: usize,
     pub(crate) of_mode: M,
+}
+
+/// The step of a pod that has not ended for a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlowStep {
+    /// It works.
+    Works,
+    /// It waits.
+    Waits(DiskWaitStatus),
 }
 
 /// The work on one pod: its plan, the progress of the plan's parts, and their inputs.
@@ -114,6 +124,11 @@ pub(crate) struct PodWork<M> {
     pub(crate) gathering: Gathering,
     /// Time of the next repair pass, which covers all parts.
     pub(crate) repair_at: Instant,
+    pub(crate) shutdown: CancellationToken,
+    /// The parts that the pod's present step is about, by their index in the plan.
+    pub(crate) in_step: Vec<usize>,
+    /// That step, if it has become slow.
+    pub(crate) slow_step: Option<SlowStep>,
 }
 
 impl<M: Default> PodWork<M> {
@@ -127,6 +142,9 @@ impl<M: Default> PodWork<M> {
             parts: Vec::new(),
             gathering: Gathering::default(),
             repair_at: Instant::now(),
+            shutdown: seat.shutdown,
+            in_step: Vec::new(),
+            slow_step: None,
         };
         work.schedule_repair();
         work
@@ -174,7 +192,7 @@ impl<M: Default> PodWork<M> {
         if let Some(plan) = &self.plan {
             for (part, progress) in plan.parts.iter().zip(&mut self.parts) {
                 for need in part.reads.iter().filter(|need| needs.contains(need)) {
-                    progress.due = true;
+                    (progress.due, progress.changed) = (true, true);
                     affected(progress, plan, need, since);
                 }
             }
@@ -196,7 +214,9 @@ impl<M: Default> PodWork<M> {
             let parts = mem::take(&mut self.parts);
             self.parts = plan.carry_over(before.as_deref(), parts, || PartProgress::new(now));
         }
-        self.all_due();
+        for part in &mut self.parts {
+            (part.due, part.changed) = (true, true);
+        }
         has_others
     }
 
@@ -265,10 +285,52 @@ impl<M: Default> PodWork<M> {
         self.gathering.retain(&needs);
     }
 
-    /// Hooks of the pod fire no more, and their record goes. Waits for the disk.
-    pub(crate) fn drop_hooks(&self) -> impl Future<Output = ()> + use<M> {
+    /// The end of the pod's hooks: they fire no more, and their record goes. Waits for the disk.
+    pub(crate) fn dropping_hooks(&self) -> impl FnOnce() + Send + use<M> {
         let (node, uid) = (Arc::clone(&self.node), self.entry.uid.clone());
-        blocking(move || node.on_change.drop_hooks(uid.as_str()))
+        move || node.on_change.drop_hooks(uid.as_str())
+    }
+
+    /// What the pod's step at the disk waits for.
+    pub(crate) fn waits_for(&self) -> Option<DiskWaitStatus> {
+        match self.slow_step {
+            Some(SlowStep::Waits(wait)) => Some(wait),
+            Some(SlowStep::Works) | None => None,
+        }
+    }
+
+    /// The published delivery of the part that is at `index` of the plan. While a slow step is about it, that says more than what was before, but for a
+    /// failure.
+    pub(crate) fn shown(&self, index: usize) -> Delivery {
+        let part = &self.parts[index];
+        let known = part.delivery.clone();
+        if !self.in_step.contains(&index) || known.phase > Phase::Waiting {
+            return known;
+        }
+        match self.slow_step {
+            Some(SlowStep::Waits(wait)) => {
+                Delivery::new(Phase::Waiting, wait.what.reason(), wait.since)
+            }
+            // A look that takes long is no news, a change is.
+            Some(SlowStep::Works) if part.changed && known.phase != Phase::Waiting => {
+                Delivery::new(Phase::Waiting, "being written", known.since)
+            }
+            Some(SlowStep::Works) | None => known,
+        }
+    }
+}
+
+impl SlowStep {
+    pub(super) fn of(progress: StepProgress, now: Timestamp) -> Self {
+        match progress {
+            StepProgress::Working => Self::Works,
+            StepProgress::Waiting(what, since) => {
+                let waited = SignedDuration::try_from(since.elapsed());
+                let since = now.checked_sub(waited.unwrap_or(SignedDuration::MAX));
+                let since = since.unwrap_or(Timestamp::MIN);
+                Self::Waits(DiskWaitStatus { what, since })
+            }
+        }
     }
 }
 
@@ -277,6 +339,7 @@ impl<M: Default> PartProgress<M> {
         Self {
             due: true,
             waits: false,
+            changed: true,
             delivery: Delivery::new(Phase::Waiting, "", now),
             last_swap: None,
             files: 0,
@@ -284,8 +347,8 @@ impl<M: Default> PartProgress<M> {
         }
     }
 
-    /// The published status of the part, which is of `kind`.
-    pub(crate) fn status(&self, kind: &PartKind) -> PartStatus {
-        PartStatus::new(kind, self.delivery.clone(), self.last_swap, self.files)
+    /// The published status of the part, which is of `kind`, with the delivery that is [shown](PodWork::shown).
+    pub(crate) fn status(&self, kind: &PartKind, shown: Delivery) -> PartStatus {
+        PartStatus::new(kind, shown, self.last_swap, self.files)
     }
 }

@@ -1,4 +1,5 @@
-//! One pass of one pod on disk: projects each part and writes it. Synchronous, and never interrupted.
+//! One pass of one pod on disk: projects each part and writes it. Synchronous: it gives way at pause points, and always
+//! goes on.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -6,6 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use larder_files::pause;
 use larder_hooks::Observer;
 use larder_objects::{ObjectKey, chain};
 use larder_on_change::PartKey;
@@ -149,11 +151,16 @@ impl Job {
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let volumes = kinds.clone().filter_map(PartKind::volume);
         let parts = kinds
-            .map(|kind| match kind {
-                PartKind::Volume(name, kind) => {
-                    self.volume(&pod, &limits, name, *kind, observer.as_mut())
+            .map(|kind| {
+                pause::point();
+                match kind {
+                    PartKind::Volume(name, kind) => {
+                        self.volume(&pod, &limits, name, *kind, observer.as_mut())
+                    }
+                    PartKind::Environment(name, _) => {
+                        self.environment(&pod, name, observer.as_mut())
+                    }
                 }
-                PartKind::Environment(name, _) => self.environment(&pod, name, observer.as_mut()),
             })
             .collect();
         JobReport {
@@ -189,7 +196,11 @@ impl Job {
         };
         let part = PartKey::Volume(name.into(), kind);
         let files = projection.payload.iter();
-        let files = files.map(|(path, file)| (path.as_str(), &*file.data));
+        let files = files.map(|(path, file)| {
+            // Hooks hash them.
+            pause::point();
+            (path.as_str(), &*file.data)
+        });
         if let Some(observer) = &observer {
             observer.announce(&part, files.clone());
         }

@@ -14,7 +14,7 @@ use crate::{
         pod_statuses::PartStatus,
         sub_paths,
     },
-    status::{Delivery, Phase},
+    status::Phase,
 };
 
 impl ServingWorker {
@@ -27,6 +27,7 @@ impl ServingWorker {
     ) -> bool {
         let now = self.work.wall();
         let (part, state) = (&plan.parts[index], &mut self.work.parts[index]);
+        state.changed = false;
         if let Err(failure) = &result
             && failure.waits
         {
@@ -103,23 +104,32 @@ impl ServingWorker {
     /// Publishes the status of every part. The pod's own phase is that of the
     /// part that needs attention most.
     pub(super) fn publish(&self, plan: &PodPlan) {
-        let parts = self.work.parts(plan);
-        let worst = parts.max_by_key(|(_, state)| state.delivery.phase);
+        let parts = plan.parts.iter().enumerate();
+        let shown = parts.map(|(index, part)| (part, self.work.shown(index)));
+        let worst = shown.max_by_key(|(_, delivery)| delivery.phase);
         let (mut phase, mut reason) =
-            worst.map_or((Phase::Delivered, String::new()), |(part, state)| {
-                let Delivery { phase, reason, .. } = &state.delivery;
-                let reason = match reason.as_str() {
+            worst.map_or((Phase::Delivered, String::new()), |(part, delivery)| {
+                let reason = match delivery.reason.as_str() {
                     "" => String::new(),
                     reason => format!("{}: {reason}", part.kind),
                 };
-                (*phase, reason)
+                (delivery.phase, reason)
             });
+        let waits_for = self.work.waits_for();
+        if let Some(wait) = waits_for
+            && phase < Phase::Waiting
+        {
+            // A change that arrives meanwhile waits as well.
+            phase = Phase::Waiting;
+            reason = format!("directory: {}", wait.what.reason());
+        }
         if phase < Phase::Failing && !self.tidying.failure.is_empty() {
             phase = Phase::Failing;
             reason = format!("directory: {}", self.tidying.failure);
         }
-        let parts = self.work.parts(plan).map(|(part, state)| {
-            let mut status = state.status(&part.kind);
+        let parts = self.work.parts(plan).enumerate();
+        let parts = parts.map(|(index, (part, state))| {
+            let mut status = state.status(&part.kind, self.work.shown(index));
             match &mut status {
                 PartStatus::Volume(volume) => {
                     volume.stale_as_of = state.of_mode.stale_as_of;
@@ -134,10 +144,19 @@ impl ServingWorker {
         let now = self.work.wall();
         self.work
             .entry
-            .publish(phase, &reason, parts.collect(), now);
+            .publish_waiting(phase, &reason, parts.collect(), waits_for, now);
         // What still waits then, waits for an address.
         if !self.work.parts.iter().any(|state| state.due || state.waits) {
             self.work.entry.settle();
         }
+    }
+
+    /// Publishes that the removal of the volumes waits.
+    pub(super) fn publish_slow_removal(&self) {
+        let now = self.work.wall();
+        let waits_for = self.work.waits_for();
+        let reason = waits_for.map_or("", |wait| wait.what.reason());
+        let entry = &self.work.entry;
+        entry.publish_waiting(Phase::Removing, reason, Vec::new(), waits_for, now);
     }
 }

@@ -20,6 +20,7 @@ mod on_change;
 mod static_pods;
 mod tokens;
 mod trust_bundles;
+mod turns;
 mod volumes;
 
 // The examples, as a part of this executable.

@@ -15,7 +15,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use larder_files::{beneath, sys};
+use larder_files::{beneath, pause, sys};
 use rustix::{
     fs::FileType,
     io::{Errno, Result},
@@ -267,13 +267,16 @@ fn with_permission<T>(
 /// failure is returned at the end.
 fn remove_files(listed: &OwnedFd, dir: BorrowedFd<'_>, pending: &mut Vec<CString>) -> Result<()> {
     let mut removed = Ok(());
-    let done = sys::list(listed, |name, kind| match kind {
-        FileType::Directory => pending.push(name.to_owned()),
-        _ => match with_permission(dir, |dir| remove_file(dir, name)) {
-            // A directory has taken its place.
-            Err(Errno::ISDIR) => pending.push(name.to_owned()),
-            result => removed = removed.and(result),
-        },
+    let done = sys::list(listed, |name, kind| {
+        pause::point();
+        match kind {
+            FileType::Directory => pending.push(name.to_owned()),
+            _ => match with_permission(dir, |dir| remove_file(dir, name)) {
+                // A directory has taken its place.
+                Err(Errno::ISDIR) => pending.push(name.to_owned()),
+                result => removed = removed.and(result),
+            },
+        }
     });
     done.and(removed)
 }

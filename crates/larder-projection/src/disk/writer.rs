@@ -41,7 +41,8 @@
 //! corrects a link. As with the kubelet, new keys appear at the root, and removed ones disappear, only after the
 //! commit: to read a consistent set, resolve `..data` once.
 //!
-//! Passes in one directory must not overlap; as with the kubelet, the caller ensures that.
+//! Passes in one directory must not overlap; as with the kubelet, the caller ensures that. A pass has a
+//! [pause point](larder_files::pause) before each file and entry, so that a large volume gives way to others.
 
 mod compare;
 mod pass;
@@ -55,7 +56,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use larder_files::{beneath, sys};
+use larder_files::{beneath, pause, sys};
 use rustix::{
     fs::{CWD, FileType},
     io::Errno,
@@ -240,7 +241,10 @@ impl AtomicWriter {
         let mut root = Root::default();
         let volume = self.volume.as_fd();
         let is_ours = |name: &str| sys::is_link_to(volume, DATA, name) != Ok(false);
-        let add = |name: &CStr, kind| root.add(plan, name, kind, is_ours);
+        let add = |name: &CStr, kind| {
+            pause::point();
+            root.add(plan, name, kind, is_ours);
+        };
         sys::list(self.volume.fd(), add).map_err(fails)?;
         Ok(root)
     }

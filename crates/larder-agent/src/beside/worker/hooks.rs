@@ -5,18 +5,20 @@ use std::sync::Arc;
 use larder_hooks::FoundContent;
 use larder_kubelet::rules::PartName;
 use larder_on_change::PartKey;
-use larder_transport::blocking::blocking;
 use tokio::time::Instant;
 
 use super::BesideWorker;
 use crate::{
     beside::look::HookInputs,
-    delivery::plan::{PartKind, PodPlan},
+    delivery::{
+        plan::{PartKind, PodPlan},
+        steps::{Abandoned, StepOwner as _},
+    },
 };
 
 impl BesideWorker {
     /// Lets the hooks of the plan run, if this larder is the one of the node that acts. They look at all parts then.
-    pub(super) async fn set_hooks(&mut self, plan: &PodPlan) {
+    pub(super) async fn set_hooks(&mut self, plan: &PodPlan) -> Result<(), Abandoned> {
         let before = self.hooked.hooks().is_some();
         let runs = self.node.borrow().gate.acts();
         let hooks = plan.hooks.clone().filter(|_| runs);
@@ -25,8 +27,10 @@ impl BesideWorker {
             self.work.all_due();
         }
         if before && plan.hooks.is_none() {
-            self.work.drop_hooks().await;
+            let dropping = self.work.dropping_hooks();
+            self.at_disk(&[], dropping).await?;
         }
+        Ok(())
     }
 
     /// What a look needs for hooks.
@@ -65,9 +69,9 @@ impl BesideWorker {
     }
 
     /// Hands over what was verified. Waits for the disk, not for a round.
-    pub(super) async fn hand_over(&mut self, plan: &Arc<PodPlan>) {
+    pub(super) async fn hand_over(&mut self, plan: &Arc<PodPlan>) -> Result<(), Abandoned> {
         if self.hooked.hooks().is_none() {
-            return;
+            return Ok(());
         }
         let (rules, now) = (&self.rules, Instant::now());
         let is_held = |part: &PartKey| match part {
@@ -75,17 +79,19 @@ impl BesideWorker {
             PartKey::Environment(container) => rules.is_awaited_by(container, now),
         };
         let Some(handed) = self.hooked.take(is_held) else {
-            return;
+            return Ok(());
         };
         let (on_change, pod) = (self.work.node.on_change.clone(), Arc::clone(&plan.pod));
-        blocking(move || on_change.hand_over(&pod, handed)).await;
+        let handing = move || on_change.hand_over(&pod, handed);
+        self.at_disk(&[], handing).await
     }
 
     /// The pod has ended: no hook fires any more, and its record goes.
-    pub(super) async fn end_hooks(&mut self) {
+    pub(super) async fn end_hooks(&mut self) -> Result<(), Abandoned> {
         let (node, uid) = (Arc::clone(&self.work.node), self.work.entry.uid.clone());
         node.on_change.forget(uid.as_str());
+        let removing = move || node.host.remove_pod(uid.as_str());
         // What cannot be removed now is found at the next start.
-        let _ = blocking(move || node.host.remove_pod(uid.as_str())).await;
+        self.at_disk(&[], removing).await.map(drop)
     }
 }

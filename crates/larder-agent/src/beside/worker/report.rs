@@ -82,9 +82,9 @@ impl BesideWorker {
         let mut counts = PodCounts::default();
         for (index, part) in plan.parts.iter().enumerate() {
             let name = self.part_name(part);
-            let state = &mut self.work.parts[index];
             match &part.kind {
                 PartKind::Volume(..) => {
+                    let state = &mut self.work.parts[index];
                     match name.as_ref().map(|name| self.rules.state(name, wall)) {
                         Some(Some(shown)) => state.show(shown, wall),
                         Some(None) => is_tried = false,
@@ -96,14 +96,16 @@ impl BesideWorker {
                         }
                     }
                     counts.volumes[state.of_mode.state as usize] += 1;
-                    if state.delivery.phase > worst {
-                        worst = state.delivery.phase;
-                        reason = format!("{}: {}", part.kind, state.delivery.reason);
+                    let state = &self.work.parts[index];
+                    let shown = self.work.shown(index);
+                    if shown.phase > worst {
+                        worst = shown.phase;
+                        reason = format!("{}: {}", part.kind, shown.reason);
                     }
                     let verified_in = name.and_then(|name| self.rules.verified_in(&name));
                     let verified_in = verified_in
                         .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
-                    let mut status = state.status(&part.kind);
+                    let mut status = state.status(&part.kind, shown);
                     if let PartStatus::Volume(volume) = &mut status {
                         volume.verified_in_ms = verified_in;
                         volume.sub_paths = sub_paths::statuses(&self.sub_paths, &volume.name);
@@ -125,7 +127,8 @@ impl BesideWorker {
                     for found in &outdated {
                         counts.outdated[found.kind as usize] += 1;
                     }
-                    let mut status = state.status(&part.kind);
+                    let state = &self.work.parts[index];
+                    let mut status = state.status(&part.kind, self.work.shown(index));
                     if let PartStatus::Container(container) = &mut status {
                         container.outdated = outdated.into_iter().map(outdated_status).collect();
                     }
@@ -137,7 +140,16 @@ impl BesideWorker {
         if is_tried {
             self.work.entry.settle();
         }
-        self.work.entry.publish(worst, &reason, statuses, wall);
+        let waits_for = self.work.waits_for();
+        if let Some(wait) = waits_for
+            && worst < Phase::Waiting
+        {
+            worst = Phase::Waiting;
+            reason = format!("directory: {}", wait.what.reason());
+        }
+        self.work
+            .entry
+            .publish_waiting(worst, &reason, statuses, waits_for, wall);
         for (container, objects) in restart_needed {
             let message = format!(
                 "Container {container:?} sees {objects} as of its start, until it is restarted"

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::local_api::OPENAPI;
 use crate::status::{
-    ContainerStatus, Delivery, HookStatus, OutdatedStatus, Phase, ServedPod, SubPathState,
-    SubPathStatus, VolumeStatus,
+    ContainerStatus, Delivery, DiskWaitStatus, HookStatus, OutdatedStatus, Phase, ServedPod,
+    SubPathState, SubPathStatus, VolumeStatus, WaitsFor,
 };
 
 /// Sets all optional fields of a type, or none.
@@ -87,6 +87,13 @@ impl Fill {
         }
     }
 
+    fn disk_wait(self) -> DiskWaitStatus {
+        DiskWaitStatus {
+            what: WaitsFor::Disk,
+            since: Timestamp::UNIX_EPOCH,
+        }
+    }
+
     fn pod(self) -> PodStatus {
         PodStatus {
             namespace: "n".to_owned(),
@@ -96,6 +103,7 @@ impl Fill {
             mirror: self.some("m".to_owned()),
             deletion_timestamp: self.time(),
             delivery: self.delivery(),
+            waits_for: self.some(self.disk_wait()),
             path: "/pod".to_owned(),
             volumes: vec![self.volume()],
             containers: vec![self.container()],
@@ -116,6 +124,10 @@ fn check(document: &Value, schema: &Value, value: &Value, fill: Fill) {
             name == value["type"].as_str()
         });
         return check(document, variant.expect("a line of this type"), value, fill);
+    }
+    // A field that may be missing.
+    if let Some(variants) = schema["anyOf"].as_array() {
+        return check(document, &variants[0], value, fill);
     }
     match schema["type"].as_str() {
         Some("object") if schema.get("properties").is_some() => {

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use larder_files::{beneath, sys};
+use larder_files::{beneath, pause, sys};
 use rustix::{
     fs::{FileType, Stat},
     io::Result,
@@ -123,6 +123,7 @@ impl<'p> Walk<'_, 'p> {
         let mut strangers = false;
         let mut below = String::new();
         sys::list(directory, |name, kind| {
+            pause::point();
             let Ok(name) = name.to_str() else {
                 strangers = true;
                 return;
@@ -146,6 +147,7 @@ impl<'p> Walk<'_, 'p> {
             return Ok(None);
         }
         for &(path, file) in &files {
+            pause::point();
             if !self.file(directory.as_fd(), path, file)? {
                 return Ok(None);
             }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use jiff::Timestamp;
-use larder_files::{beneath, sys};
+use larder_files::{beneath, pause, sys};
 use rustix::fs::FileType;
 
 use super::{AtomicWriter, DATA, DATA_TMP, Root, Set, Written, compare::Misowned, plan::Plan};
@@ -50,6 +50,7 @@ impl Pass<'_> {
     pub(super) fn remove_leftovers(&mut self, root: &Root, current: Option<&Set>) {
         let is_current = |name: &str| current.is_some_and(|current| current.name == name);
         for name in root.internal.iter().filter(|name| !is_current(name)) {
+            pause::point();
             let removed = self.late("remove leftover", name, |volume| {
                 tree::remove(volume, name.as_bytes())
             });
@@ -60,6 +61,7 @@ impl Pass<'_> {
     /// The end of step 5: gives the files that have another owner than they should to the right one.
     pub(super) fn correct_owners(&mut self, set: &Set, misowned: &[Misowned<'_>]) {
         for file in misowned {
+            pause::point();
             let name = format!("{}/{}", set.name, file.path);
             let corrected = self.late("set owner of", &name, |_| file.correct(&set.dir));
             self.written.repaired |= corrected == Some(true);
@@ -108,6 +110,7 @@ impl Pass<'_> {
             last: None,
         };
         for directory in &self.plan.directories {
+            pause::point();
             let owned = parents
                 .create(directory, writer.group)
                 .map_err(failed("create directory", directory))?;
@@ -115,6 +118,7 @@ impl Pass<'_> {
         }
         let mut exact = None;
         for (path, file) in self.plan.payload {
+            pause::point();
             let split = path.as_str().rsplit_once('/');
             let directory = split.map(|(directory, _)| directory);
             let mut is_exact = exact == Some((directory, file.mode));
@@ -135,6 +139,7 @@ impl Pass<'_> {
     pub(super) fn link(&mut self, root: &Root) {
         let writer = self.writer;
         for (&name, &owner) in &self.plan.links {
+            pause::point();
             let exists = match root.planned.get(name) {
                 None => false,
                 Some(FileType::Symlink) => true,
@@ -155,6 +160,7 @@ impl Pass<'_> {
     /// Step 11.
     pub(super) fn unlink(&mut self, root: &Root) {
         for name in &root.stale {
+            pause::point();
             let removed = self.late("remove link", name, |volume| remove_link(volume, name));
             self.note_repair(removed);
         }

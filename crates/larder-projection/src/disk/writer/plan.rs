@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use larder_files::pause;
+
 use crate::{Payload, disk::DiskError};
 
 /// A payload whose files can exist side by side.
@@ -21,6 +23,7 @@ impl<'p> Plan<'p> {
         let mut directories = BTreeSet::new();
         let mut links = BTreeMap::new();
         for (path, file) in payload {
+            pause::point();
             links.entry(path.first()).or_insert(file.owner);
             let mut below = path.as_str();
             while let Some((directory, _)) = below.rsplit_once('/') {
