@@ -6,6 +6,7 @@
 //! cargo bench -p larder-cli --bench agent -- --offline             # starts from the checkpoint, and what it costs
 //! cargo bench -p larder-cli --bench agent -- --manifests dir       # no API server: edits of manifests; default examples/
 //! cargo bench -p larder-cli --bench agent -- --on-change           # from the change to the signal, request or command
+//! cargo bench -p larder-cli --bench agent -- --tenants             # edits beside a tenant that keeps the disk busy
 //! ```
 //!
 //! `LARDER_BENCH_BINARY` names another build of the command to be measured instead. See BENCHMARKS.md for what the
@@ -24,6 +25,7 @@ mod on_change;
 mod process;
 mod push;
 mod reader;
+mod tenants;
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -61,12 +63,15 @@ async fn measure(arguments: Vec<String>) -> anyhow::Result<()> {
         None => api().await,
         Some("--offline") => offline::run().await,
         Some("--on-change") => on_change::run().await,
+        Some("--tenants") => tenants::run().await,
         Some("--manifests") => {
             let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
             let directory = arguments.next().map_or(examples.into(), PathBuf::from);
             manifests::run(&directory).await
         }
-        Some(other) => bail!("{other}? Only --offline, --manifests DIR and --on-change are known"),
+        Some(other) => {
+            bail!("{other}? Only --offline, --manifests DIR, --on-change and --tenants are known")
+        }
     }
 }
 

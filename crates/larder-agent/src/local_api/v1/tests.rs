@@ -87,14 +87,11 @@ impl Fill {
         }
     }
 
-    fn disk_wait(self) -> DiskWaitStatus {
-        DiskWaitStatus {
+    fn pod(self) -> PodStatus {
+        let waits_for = DiskWaitStatus {
             what: WaitsFor::Disk,
             since: Timestamp::UNIX_EPOCH,
-        }
-    }
-
-    fn pod(self) -> PodStatus {
+        };
         PodStatus {
             namespace: "n".to_owned(),
             name: "web".to_owned(),
@@ -103,7 +100,7 @@ impl Fill {
             mirror: self.some("m".to_owned()),
             deletion_timestamp: self.time(),
             delivery: self.delivery(),
-            waits_for: self.some(self.disk_wait()),
+            waits_for: self.some(waits_for),
             path: "/pod".to_owned(),
             volumes: vec![self.volume()],
             containers: vec![self.container()],
