@@ -91,7 +91,7 @@ mod tests {
         let path = directory.path().to_owned();
         let (listing, begun) = channel();
         let (listed, ended) = channel();
-        let lister = thread::spawn(move || {
+        let thread = thread::spawn(move || {
             listing.send(()).unwrap();
             listed.send(fs::read_dir(path).map(drop)).unwrap();
         });
@@ -99,6 +99,6 @@ mod tests {
         assert!(ended.try_recv().is_err());
         hung.abort();
         assert!(ended.recv().unwrap().is_err());
-        lister.join().unwrap();
+        thread.join().unwrap();
     }
 }
