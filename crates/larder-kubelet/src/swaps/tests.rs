@@ -4,7 +4,7 @@ use std::{
     thread,
 };
 
-use futures::{FutureExt as _, StreamExt as _, poll, stream::FuturesUnordered};
+use futures::{StreamExt as _, poll, stream::FuturesUnordered};
 use larder_projection::VolumeKind;
 use rustix::mount::UnmountFlags;
 use tokio::{task::unconstrained, time::timeout};
