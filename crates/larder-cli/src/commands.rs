@@ -7,6 +7,7 @@ mod clean;
 mod diff;
 mod exec;
 mod log_level;
+mod man;
 mod refs;
 mod render;
 mod run;
@@ -45,6 +46,6 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "manifests")]
         Command::Apiserver(args) => apiserver::run(&args),
         Command::Completion(args) => shell::completion(&args),
-        Command::Man(args) => shell::man(&args),
+        Command::Man(args) => man::run(&args),
     }
 }

@@ -1,4 +1,4 @@
-//! Completion scripts and manual pages, for packages.
+//! Completion scripts, for packages.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::CommandFactory as _;
 use larder_exec::{ANCHOR, STAGE};
 
 use crate::{
-    args::{Args, CompletionArgs, ManArgs},
+    args::{Args, CompletionArgs},
     outcome::Failure,
     output,
 };
@@ -27,23 +27,4 @@ fn offered() -> clap::Command {
     clap::Command::new("larder")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommands(public.cloned())
-}
-
-pub(super) fn man(args: &ManArgs) -> Result<ExitCode, Failure> {
-    let mut command = Args::command();
-    // Gives the subcommands their full names.
-    command.build();
-    let command = match &args.subcommand {
-        None => command,
-        Some(name) => {
-            let found = command.find_subcommand(name).cloned();
-            found.ok_or_else(|| Failure::unreadable(format!("unknown subcommand {name:?}")))?
-        }
-    };
-    let title = command.get_display_name().unwrap_or(command.get_name());
-    let title = title.to_owned();
-    let source = format!("larder {}", command.get_version().unwrap_or_default());
-    let page = clap_mangen::Man::new(command.display_name(title)).source(source);
-    output::results(|out| page.render(&mut &mut *out))?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -54,12 +54,15 @@ impl Style {
     #[cfg(test)]
     pub(crate) const COLOR: Self = Self { color: true };
 
-    /// The style for standard output. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colors off.
+    /// The style for standard output. `NO_COLOR` (no-color.org) switches colors off; `CLICOLOR_FORCE`
+    /// (bixense.com/clicolors) switches them on where it is no terminal, as in the log of a CI system.
     pub(crate) fn of_stdout() -> Self {
-        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let is_forced = variable("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+        let is_dumb = variable("TERM").is_some_and(|term| term == "dumb");
+        let can = is_forced || io::stdout().is_terminal() && !is_dumb;
         Self {
-            color: io::stdout().is_terminal() && !no_color && !dumb,
+            color: can && variable("NO_COLOR").is_none(),
         }
     }
 

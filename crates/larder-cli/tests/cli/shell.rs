@@ -58,6 +58,70 @@ fn completions_and_manual_pages_are_generated() {
 }
 
 #[test]
+fn manual_pages_have_the_sections_that_their_readers_know() {
+    let desk = Desk::with([]);
+    for (command, code) in [
+        ("", "0"),
+        ("run", "0"),
+        ("diff", "1"),
+        ("exec", "127"),
+        ("render", "2"),
+    ] {
+        let page = desk.run(&format!("man {command}")).stdout;
+        let sections: Vec<_> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix(".SH "))
+            .collect();
+        let sections = sections.join(" ").replace('"', "");
+        for section in [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "OPTIONS",
+            "EXIT STATUS",
+            "ENVIRONMENT",
+            "EXAMPLES",
+            "SEE ALSO",
+        ] {
+            assert!(sections.contains(section), "{command}: {sections}");
+        }
+        assert_eq!(
+            sections.contains("FILES"),
+            !["diff", "render"].contains(&command),
+            "{command}"
+        );
+        assert!(
+            page.contains(&format!("\\fB{code}\\fR")),
+            "{command}: {page}"
+        );
+        // Each example is a line of its own.
+        let (_, examples) = page.split_once(".SH EXAMPLES").unwrap();
+        assert!(examples.matches("\\fBlarder ").count() > 1, "{examples}");
+    }
+}
+
+#[test]
+fn colors_can_be_forced_and_forbidden() {
+    let desk = Desk::with([(
+        "app.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n",
+    )]);
+    let colored = |variables: &[(&str, &str)]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args(["render", "-f", "app.yaml"])
+            .current_dir(desk.path())
+            .env_clear()
+            .envs(variables.iter().copied())
+            .output();
+        output.unwrap().stdout.contains(&0x1b)
+    };
+    assert!(!colored(&[]));
+    assert!(!colored(&[("CLICOLOR_FORCE", "0")]));
+    assert!(colored(&[("CLICOLOR_FORCE", "1"), ("TERM", "dumb")]));
+    assert!(!colored(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+}
+
+#[test]
 fn bad_usage_is_explained_and_exits_with_2() {
     let desk = Desk::with([("app.yaml", "")]);
     for (args, words) in [
