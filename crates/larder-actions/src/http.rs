@@ -22,13 +22,17 @@ use http::{
     header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT},
 };
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper::{body::Incoming, client::conn::TrySendError};
+use larder_net::{
+    connect::{ConnectFailure, connect},
+    http1,
+    io::Received,
+    lookup::lookup,
+    tls_words::in_words,
+};
 use larder_objects::chain;
-use larder_transport::{lookup::lookup, tls_words::in_words};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     time::timeout,
 };
 use zeroize::Zeroizing;
@@ -254,22 +258,6 @@ impl Hosts<'_> {
     }
 }
 
-/// Connects to the first address at which something listens (rule H2).
-async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, HttpError> {
-    let mut failed = HttpError::NoAddress;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                // A small request is sent at once.
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(error) => failed = HttpError::Connect(error),
-        }
-    }
-    Err(failed)
-}
-
 /// The status of an answer, whose body is read as far as that is short.
 async fn status(answer: Response<Incoming>) -> u16 {
     let status = answer.status().as_u16();
@@ -292,7 +280,10 @@ async fn exchange<T>(
     request: Request<Full<Bytes>>,
     read: impl AsyncFnOnce(Response<Incoming>) -> T,
 ) -> Result<T, HttpError> {
-    let stream = connect(addresses).await?;
+    let connected = connect(addresses).await.ok_or(HttpError::NoAddress)?;
+    let stream = connected.map_err(|ConnectFailure { source, .. }| HttpError::Connect(source))?;
+    // A small request is sent at once.
+    let _ = stream.set_nodelay(true);
     let Some((tls, host, files)) = secured else {
         return exchange_over(stream, request, read).await;
     };
@@ -307,11 +298,13 @@ async fn exchange_over<T>(
     request: Request<Full<Bytes>>,
     read: impl AsyncFnOnce(Response<Incoming>) -> T,
 ) -> Result<T, HttpError> {
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let handshake = http1::handshake(stream, Received::default()).await;
     let (mut sender, connection) = handshake.map_err(HttpError::Exchange)?;
     let exchange = async {
-        let answer = sender.send_request(request).await;
-        Ok(read(answer.map_err(HttpError::Exchange)?).await)
+        let answer = sender.send(request).await;
+        let answer =
+            answer.map_err(|error| HttpError::Exchange(TrySendError::into_error(error)))?;
+        Ok(read(answer).await)
     };
     tokio::pin!(exchange);
     tokio::pin!(connection);

@@ -45,6 +45,18 @@ impl k8s_openapi::Resource for ClusterTrustBundle {
     type Scope = ClusterResourceScope;
 }
 
+impl k8s_openapi::Metadata for ClusterTrustBundle {
+    type Ty = meta::ObjectMeta;
+
+    fn metadata(&self) -> &Self::Ty {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut Self::Ty {
+        &mut self.metadata
+    }
+}
+
 impl From<ClusterTrustBundle> for TrustBundle {
     fn from(bundle: ClusterTrustBundle) -> Self {
         let ClusterTrustBundle { metadata, spec } = bundle;

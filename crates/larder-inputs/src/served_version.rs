@@ -3,12 +3,9 @@
 //! No discovery: a version that is not served answers 404. The kinds of this group have the same fields in both
 //! versions (Kubernetes 1.36, `staging/src/k8s.io/api/certificates/v1beta1/types.go`), so one type reads either.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use http::Method;
@@ -17,7 +14,7 @@ use kube::Client;
 use larder_transport::path::Resource;
 use larder_watch::{
     NodeContext, RequestError,
-    collection::{Collection, CollectionEvent},
+    collection::{Collection, CollectionEvent, CollectionItem},
     request,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -96,9 +93,7 @@ struct Body<'a, T> {
 }
 
 /// Watches all objects of a resource in the version that is served, and in the other one once that is not served.
-pub(crate) struct ServedCollection<
-    K: DeserializeOwned + KubernetesResource + Send + fmt::Debug + 'static,
-> {
+pub(crate) struct ServedCollection<K: CollectionItem> {
     resource: ServedResource,
     /// One for each version. The idle one keeps its back-off, so a resource that neither version serves costs no flood.
     collections: [Collection<K>; VERSIONS.len()],
@@ -106,7 +101,7 @@ pub(crate) struct ServedCollection<
     unserved: usize,
 }
 
-impl<K: DeserializeOwned + KubernetesResource + Send + fmt::Debug + 'static> ServedCollection<K> {
+impl<K: CollectionItem> ServedCollection<K> {
     pub(crate) fn new(
         client: &Client,
         resource: &ServedResource,

@@ -103,6 +103,28 @@ pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
     }
 }
 
+/// An object with the kind that it states, both from one pass over its JSON.
+#[derive(Debug)]
+pub struct Stated<K> {
+    /// Group and version; empty if they are not stated, as in a list.
+    pub api_version: SmolStr,
+    /// Kind, as written in a manifest; empty if it is not stated.
+    pub kind: SmolStr,
+    /// The object.
+    pub object: K,
+}
+
+impl<K: Object> Stated<K> {
+    /// Decodes the JSON form of one object.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Object::from_json`].
+    pub fn from_json(json: &[u8]) -> Result<Self, DecodeError> {
+        serde_json::from_slice(json).map_err(|error| DecodeError::new(K::TYPE.kind, &error))
+    }
+}
+
 /// An answer that is not an object of the expected kind.
 ///
 /// Carries the place only: the text of a JSON error quotes the value it stumbled over, which may be a Secret's.

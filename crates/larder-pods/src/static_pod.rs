@@ -30,12 +30,12 @@ use std::{
 
 use http::Uri;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
+use larder_net::url::without_credentials;
 use larder_objects::{
     StableHash, escaped,
     manifest::{Document, Loader, Manifest, ManifestError, Manifests},
     validation::{self, FieldErrors},
 };
-use larder_transport::url::without_credentials;
 use serde_json::Value;
 
 use super::{

@@ -200,6 +200,18 @@ impl Resource for StoredPod {
     type Scope = <Pod as Resource>::Scope;
 }
 
+impl k8s_openapi::Metadata for StoredPod {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &Self::Ty {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut Self::Ty {
+        &mut self.metadata
+    }
+}
+
 /// Names the pod, and shows nothing of what is in it.
 impl fmt::Debug for StoredPod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,8 +15,8 @@ use futures::{
     stream::FuturesUnordered,
 };
 use larder_actions::http::{Fetch, RequestProgress, fetch};
+use larder_net::redirect::redirect_target;
 use larder_on_change::HttpUrl;
-use larder_transport::redirect::redirect_target;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 

@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. After a 401 at most one request reaches the server for each delay, until one is answered otherwise.
-//! 2. A late answer delays other requests by at most [`PATIENCE`].
+//! 2. A 401 to credentials that have been replaced says nothing of those in use.
+//! 3. A late answer delays other requests by at most [`PATIENCE`].
 
 use std::{
     sync::{Arc, Weak},
@@ -15,7 +16,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{backoff::Backoff, connect_backoff::ConnectBackoff};
+use crate::{backoff::Backoff, connect_backoff::ConnectBackoff, credentials::Generation};
 
 /// Delay after the first 401, and the longest delay, before jitter. Short, because a file often has new credentials by
 /// then.
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The known state of access.
 pub(super) struct Access {
     state: AccessState,
+    /// Of the credentials in use.
+    credentials: Generation,
     backoff: ConnectBackoff,
 }
 
@@ -60,21 +63,26 @@ impl Access {
     pub(super) fn new(random: fastrand::Rng) -> Self {
         Self {
             state: AccessState::Granted,
+            credentials: Generation::default(),
             backoff: ConnectBackoff::new(DELAYS, random),
         }
     }
 
-    /// The server has answered 401.
-    pub(super) fn refused(&mut self, now: Instant) {
+    /// The server has answered 401 to a request with these credentials. Returns whether they are those in use.
+    pub(super) fn refused(&mut self, sent_with: Generation, now: Instant) -> bool {
+        if sent_with < self.credentials {
+            return false;
+        }
         // A request that was under way together with the first one.
         if matches!(self.state, AccessState::InDoubt { refused: true, .. }) {
-            return;
+            return true;
         }
         let not_before = now + self.backoff.failed(now);
         self.state = AccessState::InDoubt {
             not_before,
             refused: true,
         };
+        true
     }
 
     /// The probe was answered with a status other than 401.
@@ -96,7 +104,8 @@ impl Access {
     }
 
     /// There are new credentials.
-    pub(super) fn renewed(&mut self, now: Instant) {
+    pub(super) fn renewed(&mut self, credentials: Generation, now: Instant) {
+        self.credentials = credentials;
         if let AccessState::InDoubt { not_before, .. } = &mut self.state {
             *not_before = now;
         }
@@ -143,6 +152,15 @@ impl Access {
 mod tests {
     use super::*;
 
+    const OLD: Generation = Generation {
+        handshake: 0,
+        head: 0,
+    };
+    const NEW: Generation = Generation {
+        handshake: 0,
+        head: 1,
+    };
+
     fn access() -> (Access, Instant) {
         (Access::new(fastrand::Rng::with_seed(1)), Instant::now())
     }
@@ -153,14 +171,14 @@ mod tests {
         assert_eq!(access.pass(now), Pass::All);
         let mut asked = 0;
         let end = now + Duration::from_mins(1);
-        access.refused(now);
+        access.refused(OLD, now);
         while now < end {
             match access.pass(now) {
                 Pass::One => {
                     let probe = access.probe(now);
                     assert!(matches!(access.pass(now), Pass::Wait(_)));
                     asked += 1;
-                    access.refused(now);
+                    access.refused(OLD, now);
                     drop(probe);
                 }
                 pass => assert_eq!(pass, Pass::Refuse),
@@ -168,7 +186,7 @@ mod tests {
             now += Duration::from_millis(10);
         }
         assert!((5..=12).contains(&asked), "{asked}");
-        access.renewed(now);
+        access.renewed(NEW, now);
         assert_eq!(access.pass(now), Pass::One);
         let _probe = access.probe(now);
         access.granted();
@@ -179,9 +197,25 @@ mod tests {
     fn simultaneous_401s_count_once() {
         let (mut access, now) = access();
         for _ in 0..500 {
-            access.refused(now);
+            access.refused(OLD, now);
         }
         assert_eq!(access.pass(now + Duration::from_millis(1500)), Pass::One);
+    }
+
+    #[test]
+    fn a_late_401_of_replaced_credentials_says_nothing_of_the_new_ones() {
+        let (mut access, now) = access();
+        assert!(access.refused(OLD, now));
+        access.renewed(NEW, now);
+        let _probe = access.probe(now);
+        // To requests that were sent before the renewal.
+        assert!(!access.refused(OLD, now));
+        assert!(matches!(access.pass(now), Pass::Wait(_)));
+        access.granted();
+        assert!(!access.refused(OLD, now));
+        assert_eq!(access.pass(now), Pass::All);
+        assert!(access.refused(NEW, now));
+        assert_eq!(access.pass(now), Pass::Refuse);
     }
 
     #[test]

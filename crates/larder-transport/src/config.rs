@@ -28,11 +28,12 @@ pub struct Config {
     /// Time for name resolution, TCP, a proxy, TLS and the server's first SETTINGS together. Defaults to 10 s; at least
     /// 1 ms.
     pub connect_timeout: Duration,
-    /// Time between two PINGs on an HTTP/2 connection. Defaults to 30 s, as in client-go; at least 1 s. Together
-    /// with [`keep_alive_timeout`](Self#structfield.keep_alive_timeout), a dead peer is detected within 45 s.
+    /// Silence of the peer after which a PING is sent on an HTTP/2 connection. Defaults to 10 s (client-go: 30 s); at
+    /// least 1 s. Together with [`keep_alive_timeout`](Self#structfield.keep_alive_timeout), a dead peer is detected
+    /// within 15 s.
     pub keep_alive_interval: Duration,
-    /// Time without any byte from the peer after a PING until the connection is closed. Defaults to 15 s; at
-    /// least 1 s.
+    /// Time without any byte from the peer after a PING until the connection is closed. Defaults to 5 s (client-go:
+    /// 15 s); at least 1 s.
     pub keep_alive_timeout: Duration,
     /// Time after which a connection without streams is closed. Defaults to 90 s.
     pub idle_timeout: Duration,
@@ -124,8 +125,8 @@ impl Default for Config {
             rate_limit: RateLimit::default(),
             connector: Connector::default(),
             connect_timeout: Duration::from_secs(10),
-            keep_alive_interval: Duration::from_secs(30),
-            keep_alive_timeout: Duration::from_secs(15),
+            keep_alive_interval: Duration::from_secs(10),
+            keep_alive_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(90),
             backoff_base: Duration::from_millis(100),
             backoff_cap: Duration::from_secs(5),

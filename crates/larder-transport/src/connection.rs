@@ -10,6 +10,7 @@ mod drive;
 mod send;
 
 use std::{
+    cmp,
     future::Future,
     mem,
     ops::BitOrAssign,
@@ -24,18 +25,24 @@ use std::{
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::Full;
-use hyper::client::conn::http1;
+use larder_net::{http1, io::Received};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 pub(super) use self::send::SendError;
-use super::{Config, Error, Lane, Metrics, Protocol, StreamError, dial::Dialed};
+use super::{
+    Carrier, Config, Error, Lane, Metrics, Probing, Protocol, StreamError, credentials::Generation,
+    dial::Dialed,
+};
 
 /// The state that the pool, the driver and the streams of a connection share.
 pub(super) struct Connection {
     pub(super) id: u64,
     pub(super) lane: Lane,
     server: Arc<str>,
+    /// The generation of the credentials of its handshake.
+    handshake: u64,
+    received: Received,
     sender: Sender,
     /// Streams that are open or reserved.
     open: AtomicUsize,
@@ -65,24 +72,27 @@ struct ConnectionState {
 pub(super) struct ConnectionEvents {
     /// The first response has arrived.
     pub(super) answered: bool,
-    /// The server has answered 401.
-    pub(super) unauthorized: bool,
+    /// The newest credentials to which the server has answered 401.
+    pub(super) unauthorized: Option<Generation>,
     /// A probe was answered with another status.
     pub(super) granted: bool,
+    /// The peer was silent when something was expected of it.
+    pub(super) distrusted: bool,
 }
 
 impl BitOrAssign for ConnectionEvents {
     fn bitor_assign(&mut self, other: Self) {
         self.answered |= other.answered;
-        self.unauthorized |= other.unauthorized;
+        self.unauthorized = self.unauthorized.max(other.unauthorized);
         self.granted |= other.granted;
+        self.distrusted |= other.distrusted;
     }
 }
 
 enum Sender {
     Http2(h2::client::SendRequest<Bytes>),
     /// `None` while a request uses it.
-    Http1(Mutex<Option<http1::SendRequest<Full<Bytes>>>>),
+    Http1(Mutex<Option<http1::Sender<Full<Bytes>>>>),
 }
 
 /// The future that must be polled for a connection to live. It ends with the connection.
@@ -93,17 +103,19 @@ impl Connection {
         id: u64,
         lane: Lane,
         server: Arc<str>,
-        dialed: Dialed,
+        (dialed, handshake): (Dialed, u64),
         config: &Config,
         changed: Arc<Notify>,
         metrics: Metrics,
     ) -> (Arc<Self>, Driver) {
         let most = config.max_streams_per_connection.max(1) as usize;
-        let connection = |sender, limit| {
+        let connection = |sender, limit, received| {
             Arc::new(Self {
                 id,
                 lane,
                 server,
+                handshake,
+                received,
                 sender,
                 open: AtomicUsize::new(0),
                 limit: AtomicUsize::new(limit),
@@ -120,19 +132,24 @@ impl Connection {
                 received,
             } => {
                 let limit = driver.max_concurrent_send_streams().min(most);
-                let connection = connection(Sender::Http2(sender.clone()), limit);
+                let shared = Sender::Http2(sender.clone());
+                let connection = connection(shared, limit, received);
                 let drive = drive::http2(
                     Arc::clone(&connection),
                     driver,
                     sender,
-                    received,
                     (config.keep_alive_interval, config.keep_alive_timeout),
                     most,
                 );
                 (connection, Box::pin(drive))
             }
-            Dialed::Http1 { sender, driver } => {
-                let connection = connection(Sender::Http1(Mutex::new(Some(sender))), 1);
+            Dialed::Http1 {
+                sender,
+                driver,
+                received,
+            } => {
+                let sender = Sender::Http1(Mutex::new(Some(sender)));
+                let connection = connection(sender, 1, received);
                 let shared = Arc::clone(&connection);
                 let drive = async move {
                     if let Err(error) = driver.await {
@@ -187,18 +204,19 @@ impl Connection {
         mem::take(&mut self.state.lock().events)
     }
 
-    /// Notes a response with that status.
-    fn responded(&self, status: StatusCode, to_probe: bool) {
+    /// Notes a response with that status to a request with those credentials.
+    fn responded(&self, status: StatusCode, to_probe: bool, sent_with: Generation) {
         let mut state = self.state.lock();
-        let unauthorized = status == StatusCode::UNAUTHORIZED;
+        let unauthorized = (status == StatusCode::UNAUTHORIZED).then_some(sent_with);
         let events = ConnectionEvents {
             answered: !mem::replace(&mut state.answered, true),
             unauthorized,
-            granted: to_probe && !unauthorized,
+            granted: to_probe && unauthorized.is_none(),
+            distrusted: false,
         };
         state.events |= events;
         drop(state);
-        if events.answered || events.unauthorized || events.granted {
+        if events.answered || unauthorized.is_some() || events.granted {
             self.changed.notify_one();
         }
     }
@@ -220,10 +238,10 @@ impl Connection {
 
     fn set_limit(&self, limit: usize) {
         let before = self.limit.swap(limit, Ordering::AcqRel);
-        if limit > before {
-            self.changed.notify_one();
-        } else if limit < self.open() {
-            self.shrunk.notify_waiters();
+        match limit.cmp(&before) {
+            cmp::Ordering::Greater => self.changed.notify_one(),
+            cmp::Ordering::Less if limit < self.open() => self.shrunk.notify_waiters(),
+            cmp::Ordering::Less | cmp::Ordering::Equal => {}
         }
     }
 
@@ -244,6 +262,25 @@ impl Connection {
             server: Arc::clone(&self.server),
             source: StreamError::of_http1(source),
         }
+    }
+}
+
+impl Carrier for Connection {
+    fn last_heard(&self) -> Instant {
+        self.received.last()
+    }
+
+    fn probing(&self) -> Probing {
+        match self.sender {
+            Sender::Http2(_) => Probing::Ping,
+            Sender::Http1(_) => Probing::None,
+        }
+    }
+
+    fn distrust(&self) {
+        self.state.lock().events.distrusted = true;
+        self.close();
+        self.changed.notify_one();
     }
 }
 

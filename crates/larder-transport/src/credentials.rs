@@ -10,7 +10,9 @@
 //!    credentials in use. It is read again at the next check.
 //! 2. No error, log line or `Debug` has any byte of a credential file, of a plugin's arguments, environment or output,
 //!    or of a URL's user and password. Errors of parsers quote their input, so none of them is passed on.
-//! 3. A panic while credentials are read is an error like any other.
+//! 3. No start waits longer than [`FIRST_LOAD`] for a plugin or a file that hangs. What is wrong within that time is an
+//!    error of the start; later, requests wait for the first credentials, and name what they lack.
+//! 4. A panic while credentials are read is an error like any other.
 //!
 //! Memory: file contents, keys and tokens are wiped when they are replaced or dropped, with these exceptions. The token
 //! stays in the `HeaderValue` of requests and in the buffers of h2, hyper and rustls; the private key stays in rustls's
@@ -30,13 +32,14 @@ use std::{
     time::Duration,
 };
 
+use futures::future::{BoxFuture, FutureExt as _};
 use http::HeaderValue;
 use larder_files::stamp::Stamp;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::{
     task::spawn_blocking,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 pub use self::source::ClusterSource;
@@ -50,6 +53,10 @@ use crate::setup_error::SetupError;
 /// Longest wait of requests for a check of files, which usually takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the start waits for the first credentials. Files take microseconds, most plugins some hundred milliseconds;
+/// on a machine that is starting, both take longer.
+const FIRST_LOAD: Duration = Duration::from_secs(3);
+
 /// How often, and after which pause, a missing file is looked for again. A kubelet rotates its client certificate by
 /// removing a link and renaming the new one (client-go 1.36, `util/certificate/certificate_store.go`), so a file may be
 /// missing for an instant.
@@ -61,18 +68,45 @@ pub(crate) struct Credentials {
     /// Why the last check failed, if it did.
     problem: Mutex<Option<Arc<SetupError>>>,
     /// Replaced as a whole by a check, of which only one runs at a time.
-    loaded: Mutex<Arc<LoadedCredentials>>,
+    state: Mutex<CredentialState>,
+}
+
+#[derive(Clone)]
+enum CredentialState {
+    /// The first ones were not there when the transport started, and no request can be sent without them.
+    Loading(LoadingCredentials),
+    Loaded(Arc<LoadedCredentials>),
+}
+
+/// Credentials that were never there.
+#[derive(Clone)]
+pub(crate) struct LoadingCredentials {
+    pub(crate) since: Instant,
+    /// The client's credential, for errors.
+    pub(crate) description: Arc<str>,
+}
+
+/// The first load, if the start did not wait for its end.
+pub(crate) type FirstLoad = Option<BoxFuture<'static, Check>>;
+
+/// Which credentials a request was sent with; newer ones are greater. Those of a handshake (certificate, authorities)
+/// belong to the connection, that of a head (a token) to the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Generation {
+    pub(crate) handshake: u64,
+    pub(crate) head: u64,
 }
 
 /// One state of the credentials.
 #[derive(Clone)]
 struct LoadedCredentials {
+    generation: Generation,
     tls: Arc<ClientConfig>,
     /// Files on which TLS depends, and the kubeconfig itself.
-    files: Vec<(PathBuf, Option<Stamp>)>,
+    files: Vec<StampedFile>,
     /// `Authorization` of every request.
     authorization: Option<HeaderValue>,
-    token_file: Option<(PathBuf, Option<Stamp>)>,
+    token_file: Option<StampedFile>,
     plugin: Option<(Box<Plugin>, Issued)>,
     /// The client's credential, for errors.
     description: Arc<str>,
@@ -83,43 +117,89 @@ struct LoadedCredentials {
 pub(crate) enum Check {
     Unchanged,
     /// New content, used by connections from now on.
-    Renewed,
+    Renewed(Generation),
     /// Only the token is new, used by requests from now on.
-    RenewedToken,
+    RenewedToken(Generation),
     /// Something changed, but is unusable.
     Failed,
 }
 
 impl Credentials {
-    /// Loads settings and credentials.
+    /// Loads settings and credentials. If the credentials take long, they are loaded by the future that is returned.
     ///
     /// # Errors
     ///
     /// The source is unusable.
-    pub(crate) async fn load(source: ClusterSource) -> Result<(Settings, Self), SetupError> {
-        let (settings, loaded) = LoadedCredentials::load(&source, None).await?;
-        let credentials = Self {
+    pub(crate) async fn load(
+        source: ClusterSource,
+    ) -> Result<(Settings, Arc<Self>, FirstLoad), SetupError> {
+        let (settings, _) = patiently(|| read_settings(&source)).await?;
+        let loading = LoadingCredentials {
+            since: Instant::now(),
+            description: describe(&settings).into(),
+        };
+        let description = Arc::clone(&loading.description);
+        let credentials = Arc::new(Self {
             source,
             problem: Mutex::new(None),
-            loaded: Mutex::new(Arc::new(loaded)),
-        };
-        Ok((settings, credentials))
+            state: Mutex::new(CredentialState::Loading(loading)),
+        });
+        let of_task = Arc::clone(&credentials);
+        let mut load = async move { of_task.load_first().await }.boxed();
+        if let Ok(loaded) = timeout(FIRST_LOAD, &mut load).await {
+            loaded?;
+            return Ok((settings, credentials, None));
+        }
+        tracing::warn!(
+            credentials = %description,
+            "the credentials for the API server are still loading, starting without them"
+        );
+        let of_end = Arc::clone(&credentials);
+        let first = load.map(move |loaded| of_end.first_check(loaded));
+        Ok((settings, credentials, Some(first.boxed())))
     }
 
-    fn loaded(&self) -> Arc<LoadedCredentials> {
-        Arc::clone(&self.loaded.lock())
+    fn first_check(&self, loaded: Result<(), SetupError>) -> Check {
+        match loaded {
+            Ok(()) => Check::Renewed(Generation::default()),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    async fn load_first(&self) -> Result<(), SetupError> {
+        let loaded = LoadedCredentials::load(&self.source, None).await?;
+        self.replace(loaded);
+        Ok(())
+    }
+
+    fn loaded(&self) -> Option<Arc<LoadedCredentials>> {
+        match &*self.state.lock() {
+            CredentialState::Loading(_) => None,
+            CredentialState::Loaded(loaded) => Some(Arc::clone(loaded)),
+        }
+    }
+
+    /// The credentials that were never there, if that is so.
+    pub(crate) fn loading(&self) -> Option<LoadingCredentials> {
+        match &*self.state.lock() {
+            CredentialState::Loading(loading) => Some(loading.clone()),
+            CredentialState::Loaded(_) => None,
+        }
     }
 
     /// Whether a check can find anything new.
     pub(crate) fn can_change(&self) -> bool {
-        let loaded = self.loaded();
-        loaded.plugin.is_some() || !loaded.files.is_empty() || loaded.token_file.is_some()
+        self.loaded().is_none_or(|loaded| {
+            loaded.plugin.is_some() || !loaded.files.is_empty() || loaded.token_file.is_some()
+        })
     }
 
     /// How long requests wait for a check that begins at `now`. No request waits while a plugin renews credentials that
     /// are still valid.
     pub(crate) fn patience(&self, unauthorized: bool, now: Instant) -> Duration {
-        let loaded = self.loaded();
+        let Some(loaded) = self.loaded() else {
+            return plugin::TIMEOUT + PATIENCE;
+        };
         let Some((_, issued)) = &loaded.plugin else {
             return PATIENCE;
         };
@@ -134,33 +214,51 @@ impl Credentials {
 
     /// When a plugin is due to run again, if it is.
     pub(crate) fn renew_at(&self) -> Option<Instant> {
-        let loaded = self.loaded();
+        let loaded = self.loaded()?;
         let (_, issued) = loaded.plugin.as_ref()?;
         Some(issued.expiry?.renew_at)
     }
 
-    /// `Authorization` of a request.
-    pub(crate) fn authorization(&self) -> Option<HeaderValue> {
-        self.loaded.lock().authorization.clone()
+    /// `Authorization` of a request, and its generation.
+    pub(crate) fn authorization(&self) -> (Option<HeaderValue>, u64) {
+        match &*self.state.lock() {
+            CredentialState::Loading(_) => (None, 0),
+            CredentialState::Loaded(loaded) => {
+                (loaded.authorization.clone(), loaded.generation.head)
+            }
+        }
     }
 
     /// The client's credential, and why it was not renewed.
     pub(crate) fn description(&self) -> (Arc<str>, Option<Arc<SetupError>>) {
-        let description = Arc::clone(&self.loaded.lock().description);
-        (description, self.problem.lock().clone())
+        let description = match &*self.state.lock() {
+            CredentialState::Loading(loading) => Arc::clone(&loading.description),
+            CredentialState::Loaded(loaded) => Arc::clone(&loaded.description),
+        };
+        (description, self.problem())
     }
 
-    /// The TLS configuration for the next connection.
-    pub(crate) fn tls(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.loaded.lock().tls)
+    /// Why the last check failed, if it did.
+    pub(crate) fn problem(&self) -> Option<Arc<SetupError>> {
+        self.problem.lock().clone()
+    }
+
+    /// The TLS configuration for the next connection, and its generation; `None` while the first one is loading.
+    pub(crate) fn tls(&self) -> Option<(Arc<ClientConfig>, u64)> {
+        let loaded = self.loaded()?;
+        Some((Arc::clone(&loaded.tls), loaded.generation.handshake))
     }
 
     /// Checks files and plugin, and loads again what has changed. `unauthorized`: the API server has answered 401 since
     /// the last check. Only one check runs at a time.
     pub(crate) async fn check(&self, unauthorized: bool) -> Check {
         *self.problem.lock() = None;
-        let token = self.check_token().await;
-        let before = self.loaded();
+        let Some(before) = self.loaded() else {
+            let loaded = self.load_first().await;
+            return self.first_check(loaded);
+        };
+        let token = self.check_token(&before).await;
+        let before = self.loaded().unwrap_or(before);
         let files = before.files.clone();
         let changed =
             blocking(move || Ok(files.iter().any(|(path, stamp)| Stamp::of(path) != *stamp)));
@@ -171,27 +269,31 @@ impl Credentials {
         }
         let keep = before.plugin.as_ref().filter(|_| !due);
         match LoadedCredentials::load(&self.source, keep.map(|(_, issued)| issued.clone())).await {
-            Ok((_, loaded)) => {
+            Ok(mut loaded) => {
                 // A plugin without a certificate leaves TLS alone.
                 let has_identity = |loaded: &LoadedCredentials| {
                     let issued = loaded.plugin.as_ref();
                     issued.is_some_and(|(_, issued)| issued.identity.is_some())
                 };
                 let only_token = !changed && !has_identity(&before) && !has_identity(&loaded);
-                *self.loaded.lock() = Arc::new(loaded);
+                loaded.generation = if only_token {
+                    before.generation.with_new_head()
+                } else {
+                    before.generation.with_new_handshake()
+                };
+                let generation = self.replace(loaded);
                 tracing::info!("renewed the credentials for the API server");
                 if only_token {
-                    Check::RenewedToken
+                    Check::RenewedToken(generation)
                 } else {
-                    Check::Renewed
+                    Check::Renewed(generation)
                 }
             }
             Err(error) => self.failed(error),
         }
     }
 
-    async fn check_token(&self) -> Check {
-        let before = self.loaded();
+    async fn check_token(&self, before: &LoadedCredentials) -> Check {
         let Some((path, last)) = before.token_file.clone() else {
             return Check::Unchanged;
         };
@@ -206,15 +308,22 @@ impl Credentials {
         match read.await {
             Ok(None) => Check::Unchanged,
             Ok(Some((token, file))) => {
-                let mut loaded = LoadedCredentials::clone(&before);
+                let mut loaded = before.clone();
                 loaded.authorization = Some(token);
                 loaded.token_file = Some(file);
-                *self.loaded.lock() = Arc::new(loaded);
+                loaded.generation = before.generation.with_new_head();
+                let generation = self.replace(loaded);
                 tracing::info!("renewed the token for the API server");
-                Check::RenewedToken
+                Check::RenewedToken(generation)
             }
             Err(error) => self.failed(error),
         }
+    }
+
+    fn replace(&self, loaded: LoadedCredentials) -> Generation {
+        let generation = loaded.generation;
+        *self.state.lock() = CredentialState::Loaded(Arc::new(loaded));
+        generation
     }
 
     fn failed(&self, error: SetupError) -> Check {
@@ -227,36 +336,26 @@ impl Credentials {
     }
 }
 
-impl LoadedCredentials {
-    /// Loads everything; `issued` is kept instead of running a plugin. Waits a moment for a file that is missing.
-    async fn load(
-        source: &ClusterSource,
-        issued: Option<Issued>,
-    ) -> Result<(Settings, Self), SetupError> {
-        let (attempts, pause) = MISSING;
-        for _ in 0..attempts {
-            match Self::try_load(source, issued.clone()).await {
-                Err(error) if error.is_missing_file() => sleep(pause).await,
-                loaded => return loaded,
-            }
-        }
-        Self::try_load(source, issued).await
+impl Generation {
+    fn with_new_head(mut self) -> Self {
+        self.head += 1;
+        self
     }
 
-    async fn try_load(
-        source: &ClusterSource,
-        issued: Option<Issued>,
-    ) -> Result<(Settings, Self), SetupError> {
-        let from = source.clone();
-        // Stamps are taken before the files are read: a change in between is seen at the next check.
-        let kubeconfig = move || {
-            let file = match &from {
-                ClusterSource::Kubeconfig { path, .. } => Some((path.clone(), Stamp::of(path))),
-                _ => None,
-            };
-            from.load().map(|settings| (settings, file))
-        };
-        let (settings, kubeconfig) = blocking(kubeconfig).await?;
+    fn with_new_handshake(mut self) -> Self {
+        self.handshake += 1;
+        self.with_new_head()
+    }
+}
+
+impl LoadedCredentials {
+    /// Loads everything; `issued` is kept instead of running a plugin. Waits a moment for a file that is missing.
+    async fn load(source: &ClusterSource, issued: Option<Issued>) -> Result<Self, SetupError> {
+        patiently(|| Self::try_load(source, issued.clone())).await
+    }
+
+    async fn try_load(source: &ClusterSource, issued: Option<Issued>) -> Result<Self, SetupError> {
+        let (settings, kubeconfig) = read_settings(source).await?;
         let plugin = match (&settings.user, issued) {
             (User::Plugin(plugin), Some(issued)) => Some((plugin.clone(), issued)),
             (User::Plugin(plugin), None) => {
@@ -269,17 +368,13 @@ impl LoadedCredentials {
             }
             _ => None,
         };
-        blocking(move || {
-            let loaded = Self::read(&settings, kubeconfig, plugin)?;
-            Ok((settings, loaded))
-        })
-        .await
+        blocking(move || Self::read(&settings, kubeconfig, plugin)).await
     }
 
     /// Reads the files that `settings` name. Blocks.
     fn read(
         settings: &Settings,
-        kubeconfig: Option<(PathBuf, Option<Stamp>)>,
+        kubeconfig: Option<StampedFile>,
         plugin: Option<(Box<Plugin>, Issued)>,
     ) -> Result<Self, SetupError> {
         let stamped = |path: PathBuf| {
@@ -303,6 +398,7 @@ impl LoadedCredentials {
             User::Plugin(_) => issued.and_then(|issued| issued.token.clone()),
         };
         Ok(Self {
+            generation: Generation::default(),
             tls: Arc::new(tls),
             files,
             authorization,
@@ -316,6 +412,39 @@ impl LoadedCredentials {
         let issued = self.plugin.as_ref().map(|(_, issued)| issued);
         issued.is_some_and(|issued| unauthorized || issued.is_renewal_due(Instant::now()))
     }
+}
+
+/// A file, and its stamp from before it was read: a change in between is seen at the next check.
+type StampedFile = (PathBuf, Option<Stamp>);
+
+/// The settings of a source, and its kubeconfig if it is one.
+async fn read_settings(
+    source: &ClusterSource,
+) -> Result<(Settings, Option<StampedFile>), SetupError> {
+    let from = source.clone();
+    let read = move || {
+        let file = match &from {
+            ClusterSource::Kubeconfig { path, .. } => Some((path.clone(), Stamp::of(path))),
+            _ => None,
+        };
+        from.load().map(|settings| (settings, file))
+    };
+    blocking(read).await
+}
+
+/// Repeats `load` for a moment while a file is missing.
+async fn patiently<T, F>(load: impl Fn() -> F) -> Result<T, SetupError>
+where
+    F: Future<Output = Result<T, SetupError>>,
+{
+    let (attempts, pause) = MISSING;
+    for _ in 0..attempts {
+        match load().await {
+            Err(error) if error.is_missing_file() => sleep(pause).await,
+            loaded => return loaded,
+        }
+    }
+    load().await
 }
 
 /// Runs `read` where it may block; a panic becomes an error, without its message.
@@ -396,7 +525,7 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let current = directory.path().join("current.pem");
         symlink(issue(directory.path(), "one.pem"), &current).unwrap();
-        let (_, credentials) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        let (_, credentials, _) = Credentials::load(kubelet(directory.path())).await.unwrap();
         assert_eq!(credentials.check(false).await, Check::Unchanged);
 
         let next = issue(directory.path(), "two.pem");
@@ -407,7 +536,7 @@ mod tests {
             fs::rename(directory.path().join("updated.pem"), &current).unwrap();
         };
         let (check, ()) = tokio::join!(credentials.check(false), rotation);
-        assert_eq!(check, Check::Renewed);
+        assert!(matches!(check, Check::Renewed(_)), "{check:?}");
         assert!(credentials.description().1.is_none());
         assert_eq!(credentials.check(false).await, Check::Unchanged);
     }
@@ -418,16 +547,16 @@ mod tests {
         let current = directory.path().join("current.pem");
         let one = issue(directory.path(), "one.pem");
         symlink(&one, &current).unwrap();
-        let (_, credentials) = Credentials::load(kubelet(directory.path())).await.unwrap();
-        let tls = credentials.tls();
+        let (_, credentials, _) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        let (tls, _) = credentials.tls().unwrap();
         fs::remove_file(&current).unwrap();
         assert_eq!(credentials.check(false).await, Check::Failed);
-        assert!(Arc::ptr_eq(&tls, &credentials.tls()));
+        assert!(Arc::ptr_eq(&tls, &credentials.tls().unwrap().0));
         assert!(credentials.description().1.is_some());
         symlink(&one, &current).unwrap();
         let check = credentials.check(false).await;
         assert!(
-            matches!(check, Check::Unchanged | Check::Renewed),
+            matches!(check, Check::Unchanged | Check::Renewed(_)),
             "{check:?}"
         );
         assert!(credentials.description().1.is_none());
@@ -445,11 +574,12 @@ mod tests {
             directory: directory.path().to_owned(),
             server: "https://10.96.0.1:6443".to_owned(),
         };
-        let (settings, credentials) = Credentials::load(source).await.unwrap();
+        let (settings, credentials, _) = Credentials::load(source).await.unwrap();
         assert_eq!(settings.namespace, "home");
         let shown = || {
             credentials
                 .authorization()
+                .0
                 .unwrap()
                 .to_str()
                 .unwrap()
@@ -464,13 +594,22 @@ mod tests {
         assert_eq!(shown(), "Bearer one");
         fs::write(at("next"), "two").unwrap();
         fs::rename(at("next"), at("token")).unwrap();
-        assert_eq!(credentials.check(false).await, Check::RenewedToken);
+        let renewed = Generation {
+            handshake: 0,
+            head: 1,
+        };
+        let check = credentials.check(false).await;
+        assert_eq!(check, Check::RenewedToken(renewed));
         assert_eq!(shown(), "Bearer two");
 
         // One odd certificate leaves the others usable; a bundle without any does not.
         let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         fs::write(at("ca.crt"), format!("text\n{odd}{}", authority.cert.pem())).unwrap();
-        assert_eq!(credentials.check(false).await, Check::Renewed);
+        let renewed = Generation {
+            handshake: 1,
+            head: 2,
+        };
+        assert_eq!(credentials.check(false).await, Check::Renewed(renewed));
         fs::write(at("ca.crt"), odd).unwrap();
         assert_eq!(credentials.check(false).await, Check::Failed);
     }

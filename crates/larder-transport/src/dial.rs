@@ -9,8 +9,13 @@ use std::{fmt, future::poll_fn, io, pin::Pin, sync::Arc, task::Poll, time::Durat
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use larder_net::{
+    connect::{ConnectFailure, connect},
+    http1,
+    io::{Io, Received, Stream},
+    lookup::lookup,
+    tls_words::in_words,
+};
 use rustls::ClientConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -18,13 +23,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{
-    Config, ConnectError, Lane, StreamError,
-    endpoint::Endpoint,
-    io::{Io, Received, Stream},
-    lookup::lookup,
-    tls_words::in_words,
-};
+use super::{Config, ConnectError, Lane, StreamError, endpoint::Endpoint};
 
 /// How the byte streams below TLS and HTTP are opened: over TCP, or by a function (a Unix socket, a tunnel, a simulated
 /// network).
@@ -64,7 +63,7 @@ impl Connector {
         config: &Config,
     ) -> Result<Box<dyn Stream>, ConnectError> {
         let Some(open) = &self.0 else {
-            let tcp = connect(host, port, config.connect_timeout).await?;
+            let tcp = connect_to(host, port).await?;
             keep_tcp_alive(&tcp, config);
             return Ok(Box::new(tcp));
         };
@@ -87,12 +86,13 @@ impl fmt::Debug for Connector {
 pub(super) enum Dialed {
     Http2 {
         sender: h2::client::SendRequest<Bytes>,
-        driver: Box<h2::client::Connection<Io, Bytes>>,
+        driver: Box<h2::client::Connection<Io<Box<dyn Stream>>, Bytes>>,
         received: Received,
     },
     Http1 {
-        sender: http1::SendRequest<Full<Bytes>>,
-        driver: Box<http1::Connection<TokioIo<Io>, Full<Bytes>>>,
+        sender: http1::Sender<Full<Bytes>>,
+        driver: Box<http1::Connection<Box<dyn Stream>, Full<Bytes>>>,
+        received: Received,
     },
 }
 
@@ -106,12 +106,10 @@ pub(super) async fn dial(
     let waited = config.connect_timeout;
     let steps = async {
         let (stream, is_http2) = tunnel(&server, tls, &config).await?;
-        let received = Received::default();
-        let io = Io::new(stream, received.clone());
         if is_http2 || server.tls_name.is_none() && config.http2_prior_knowledge {
-            start_http2(io, received, &config, lane).await
+            start_http2(stream, &config, lane).await
         } else {
-            start_http1(io).await
+            start_http1(stream).await
         }
     };
     tokio::time::timeout(waited, steps)
@@ -151,24 +149,16 @@ pub(super) async fn first_hop(
     config.connector.open(host, port, config).await
 }
 
-/// Tries the host's addresses in turn, each with its share of the time.
-async fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, ConnectError> {
+/// Connects to the host's address that answers first. The caller limits the time.
+async fn connect_to(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     let resolve = |source| ConnectError::Resolve {
         host: host.to_owned(),
         source,
     };
     let addresses = lookup(host, port).await.map_err(resolve)?;
-    let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
-    let mut failure = resolve(io::Error::new(io::ErrorKind::NotFound, "no address"));
-    for address in addresses {
-        let source = match tokio::time::timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => error,
-            Err(_) => io::ErrorKind::TimedOut.into(),
-        };
-        failure = ConnectError::Tcp { address, source };
-    }
-    Err(failure)
+    let no_address = || resolve(io::Error::new(io::ErrorKind::NotFound, "no address"));
+    let connected = connect(&addresses).await.ok_or_else(no_address)?;
+    connected.map_err(|ConnectFailure { address, source }| ConnectError::Tcp { address, source })
 }
 
 /// Lets the kernel detect a dead peer within the time that PINGs take. HTTP/1.1 has no other means.
@@ -191,8 +181,7 @@ fn keep_tcp_alive(tcp: &TcpStream, config: &Config) {
 }
 
 pub(super) async fn start_http2(
-    io: Io,
-    received: Received,
+    stream: Box<dyn Stream>,
     config: &Config,
     lane: Lane,
 ) -> Result<Dialed, ConnectError> {
@@ -211,6 +200,8 @@ pub(super) async fn start_http2(
     let whole = window
         .saturating_mul(config.max_streams_per_connection)
         .min(LARGEST_WINDOW);
+    let received = Received::default();
+    let io = Io::http2(stream, received.clone());
     let (sender, mut driver) = h2::client::Builder::new()
         .enable_push(false)
         .max_header_list_size(MAX_HEADER_BYTES)
@@ -236,12 +227,14 @@ pub(super) async fn start_http2(
     })
 }
 
-async fn start_http1(io: Io) -> Result<Dialed, ConnectError> {
-    let (sender, driver) = http1::handshake(TokioIo::new(io))
+async fn start_http1(stream: Box<dyn Stream>) -> Result<Dialed, ConnectError> {
+    let received = Received::default();
+    let (sender, driver) = http1::handshake(stream, received.clone())
         .await
         .map_err(|error| ConnectError::Http(StreamError::of_http1(error)))?;
     Ok(Dialed::Http1 {
         sender,
         driver: Box::new(driver),
+        received,
     })
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use http::Uri;
+use larder_net::url::{port, without_credentials};
 use rustls_pki_types::ServerName;
 
 use crate::{
     credentials::{Settings, environment},
     proxy::Proxy,
     setup_error::SetupError,
-    url::{port, without_credentials},
 };
 
 /// Host, port and scheme of a server.

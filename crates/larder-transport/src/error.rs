@@ -55,6 +55,16 @@ pub enum Error {
         /// Why the credentials were not renewed, if the last attempt failed.
         source: Option<Arc<SetupError>>,
     },
+    /// The client's first credentials are not there: a plugin or a file takes long, or fails.
+    #[error("no credentials for {server} yet ({credentials})")]
+    NoCredentials {
+        /// Host and port.
+        server: Arc<str>,
+        /// The client's credential and its source; never its content.
+        credentials: Arc<str>,
+        /// Why they were not loaded, if the last attempt failed.
+        source: Option<Arc<SetupError>>,
+    },
     /// The body of the request could not be read.
     #[error("failed to read the request body")]
     RequestBody,
@@ -182,7 +192,7 @@ pub enum ConnectError {
     /// No address accepted the connection.
     #[error("failed to open a TCP connection to {address}")]
     Tcp {
-        /// The last address tried.
+        /// The first address that failed.
         address: std::net::SocketAddr,
         /// Why.
         source: io::Error,

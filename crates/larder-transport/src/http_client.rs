@@ -9,8 +9,8 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header, uri::PathAndQuery};
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::TrySendError;
+use larder_net::{http1, io::Received, url::host_and_port};
 use rustls::ClientConfig;
 use tokio::task::JoinSet;
 use tower::BoxError;
@@ -21,7 +21,6 @@ use crate::{
     dial::{first_hop, tunnel},
     endpoint::Endpoint,
     proxy::Proxy,
-    url::host_and_port,
 };
 
 type ReadVariable = dyn Fn(&str) -> Option<String> + Send + Sync;
@@ -89,11 +88,12 @@ impl HttpClient {
         };
         head.uri = target;
         head.headers.entry(header::HOST).or_insert(host);
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let (mut sender, connection) = http1::handshake(stream, Received::default()).await?;
         // The connection lives as long as the body of the response.
         let mut driver = JoinSet::new();
         driver.spawn(connection);
-        let response = sender.send_request(Request::from_parts(head, body)).await?;
+        let response = sender.send(Request::from_parts(head, body)).await;
+        let response = response.map_err(TrySendError::into_error)?;
         Ok(response.map(|body| {
             let bytes = body.map_frame(move |frame| {
                 let _ = &driver;

@@ -12,7 +12,7 @@
 //! - Ordinary requests have their own connection and never wait behind watches.
 //! - After a GOAWAY, new streams use another connection, and existing streams continue. Requests that the server has
 //!   not processed are sent again.
-//! - PINGs detect a dead peer within 45 s; see [`Config`] for this and all other times.
+//! - PINGs detect a dead peer within 15 s; see [`Config`] for this and all other times.
 //! - Each stream has its own window, and the connection's window covers all of them, so an unread stream stops only
 //!   itself.
 //! - New connections use renewed client certificates, and new requests use renewed tokens; see [`ClusterSource`]. After a 401,
@@ -61,10 +61,7 @@ mod error;
 #[cfg(feature = "client")]
 #[doc(hidden)]
 pub mod http_client;
-#[cfg(feature = "client")]
-mod io;
-#[doc(hidden)]
-pub mod lookup;
+mod link;
 #[cfg(feature = "client")]
 mod metrics;
 mod own_rate_limit;
@@ -75,23 +72,17 @@ mod pool;
 mod proxy;
 #[cfg(feature = "client")]
 mod rate_limit;
-#[doc(hidden)]
-pub mod redirect;
 #[cfg(feature = "metrics")]
 #[doc(hidden)]
 pub mod registrar;
 #[cfg(feature = "client")]
 mod setup_error;
-#[cfg(feature = "tls")]
-#[doc(hidden)]
-pub mod tls_words;
 #[cfg(feature = "client")]
 mod transport;
-#[doc(hidden)]
-pub mod url;
 
 pub use backoff::Backoff;
 pub use bucket::TokenBucket;
+pub use link::{Carrier, Link, Probing};
 pub use own_rate_limit::OwnRateLimit;
 #[cfg(feature = "client")]
 pub use {

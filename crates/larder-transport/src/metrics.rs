@@ -6,9 +6,57 @@ use prometheus_client::{
 };
 
 use crate::{
-    Lane,
-    registrar::{Labels, Registrar, label},
+    ConnectError, Lane,
+    registrar::{Labels, Registrar},
 };
+
+/// How an attempt to connect ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum DialOutcome {
+    Connected,
+    Failed,
+    TimedOut,
+}
+
+impl DialOutcome {
+    const ALL: [Self; 3] = [Self::Connected, Self::Failed, Self::TimedOut];
+
+    pub(super) fn of<T>(result: &Result<T, ConnectError>) -> Self {
+        match result {
+            Ok(_) => Self::Connected,
+            Err(error) if error.is_timeout() => Self::TimedOut,
+            Err(_) => Self::Failed,
+        }
+    }
+
+    fn label(self) -> Labels<1> {
+        let outcome = match self {
+            Self::Connected => "connected",
+            Self::Failed => "failed",
+            Self::TimedOut => "timeout",
+        };
+        [("outcome", outcome)]
+    }
+}
+
+/// The outcome of a change of the credential files.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reload {
+    Renewed,
+    Failed,
+}
+
+impl Reload {
+    const ALL: [Self; 2] = [Self::Renewed, Self::Failed];
+
+    fn label(self) -> Labels<1> {
+        let outcome = match self {
+            Self::Renewed => "renewed",
+            Self::Failed => "failed",
+        };
+        [("outcome", outcome)]
+    }
+}
 
 fn of_lane(lane: Lane) -> Labels<1> {
     [("lane", lane.as_str())]
@@ -32,8 +80,8 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let mut registrar = Registrar(registry);
         let lanes = [Lane::Watch, Lane::Request].map(of_lane);
-        let dialed = label("outcome", ["connected", "failed", "timeout"]);
-        let reloaded = label("outcome", ["renewed", "failed"]);
+        let dialed = DialOutcome::ALL.map(DialOutcome::label);
+        let reloaded = Reload::ALL.map(Reload::label);
         let go_aways = "Connections on which the server accepts no further requests";
         let dead_peers = "Connections closed because a PING was not answered";
         let refused = "Requests sent again because the server had not processed them";
@@ -59,15 +107,15 @@ impl Metrics {
         self.streams.get_or_create_owned(&of_lane(lane))
     }
 
-    /// Counts an attempt to connect: `connected`, `failed` or `timeout`.
-    pub(super) fn dialed(&self, outcome: &'static str) {
-        self.dials.get_or_create(&[("outcome", outcome)]).inc();
+    /// Counts an attempt to connect.
+    pub(super) fn dialed(&self, outcome: DialOutcome) {
+        self.dials.get_or_create(&outcome.label()).inc();
     }
 
-    /// Counts a change of the credential files: `renewed` or `failed`.
-    pub(super) fn credentials_reloaded(&self, outcome: &'static str) {
+    /// Counts a change of the credential files.
+    pub(super) fn credentials_reloaded(&self, outcome: Reload) {
         self.credential_reloads
-            .get_or_create(&[("outcome", outcome)])
+            .get_or_create(&outcome.label())
             .inc();
     }
 }

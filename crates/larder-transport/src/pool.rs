@@ -29,13 +29,14 @@ use self::{
     lane::{LaneState, Member},
 };
 use super::{
-    Backoff, Config, ConnectError, Error, Lane, Metrics,
+    Backoff, Carrier as _, Config, ConnectError, Error, Lane, Metrics,
     access::{Access, Pass},
     connect_backoff::ConnectBackoff,
     connection::{Connection, ConnectionEvents, StreamPermit},
-    credentials::{Check, Credentials},
+    credentials::{Check, Credentials, FirstLoad},
     dial::{Dialed, dial},
     endpoint::Endpoint,
+    metrics::{DialOutcome, Reload},
 };
 
 /// A request for a stream.
@@ -46,6 +47,26 @@ pub(super) struct Reservation {
 
 /// The connections that exist, for status reports.
 pub(super) type Live = Arc<Mutex<Vec<Arc<Connection>>>>;
+
+/// What wakes the pool.
+enum PoolEvent {
+    /// A connection has room, has less of it, or has heard something.
+    ConnectionChanged,
+    Dialed(DialEnd),
+    DriverEnded(tokio::task::Id),
+    Checked(Check),
+    /// A request for a stream; `None` if the last handle is gone.
+    Requested(Option<Reservation>),
+    /// Something is due at this time.
+    Due,
+}
+
+/// The end of an attempt to connect for a lane, with the generation of the credentials of its handshake.
+struct DialEnd {
+    lane: Lane,
+    handshake: u64,
+    result: Result<Dialed, ConnectError>,
+}
 
 pub(super) struct Pool {
     server: Arc<Endpoint>,
@@ -63,7 +84,7 @@ pub(super) struct Pool {
     /// Notified when a connection changes in any way that matters to the pool.
     changed: Arc<Notify>,
     next_id: u64,
-    dials: JoinSet<(Lane, Result<Dialed, ConnectError>)>,
+    dials: JoinSet<DialEnd>,
     drivers: JoinSet<()>,
     checks: CredentialChecks,
 }
@@ -72,7 +93,7 @@ impl Pool {
     pub(super) fn new(
         server: Endpoint,
         config: Arc<Config>,
-        credentials: Arc<Credentials>,
+        (credentials, first_load): (Arc<Credentials>, FirstLoad),
         metrics: Metrics,
         reservations: mpsc::UnboundedReceiver<Reservation>,
         live: Live,
@@ -80,8 +101,8 @@ impl Pool {
         let mut random = config
             .seed
             .map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let checks =
-            CredentialChecks::new(Arc::clone(&credentials), config.credentials_check_interval);
+        let interval = config.credentials_check_interval;
+        let checks = CredentialChecks::new(Arc::clone(&credentials), interval, first_load);
         let lane = |lane| LaneState {
             lane,
             members: Vec::new(),
@@ -115,30 +136,35 @@ impl Pool {
     pub(super) async fn run(mut self) {
         loop {
             let deadline = self.settle(Instant::now());
-            // Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing. Biased, so that what is ready at
-            // the same time is handled in the same order for the same seed. The order starves nothing:
-            // `settle` does all that is due after each event.
-            tokio::select! {
-                biased;
-                () = self.changed.notified() => {}
-                Some(dialed) = self.dials.join_next() => {
-                    let (lane, result) = dialed.unwrap_or_else(bug);
-                    self.dialed(lane, result);
-                }
-                Some(ended) = self.drivers.join_next_with_id() => match ended {
-                    Err(error) if error.is_cancelled() => self.ended(error.id()),
-                    ended => self.ended(ended.unwrap_or_else(bug).0),
-                },
-                Some(checked) = self.checks.ended() => self.checked(checked.unwrap_or_else(bug)),
-                reservation = self.reservations.recv() => {
-                    let Some(Reservation { lane, reply }) = reservation else {
-                        return;
-                    };
+            match self.event(deadline).await {
+                PoolEvent::ConnectionChanged | PoolEvent::Due => {}
+                PoolEvent::Dialed(ended) => self.dialed(ended),
+                PoolEvent::DriverEnded(task) => self.ended(task),
+                PoolEvent::Checked(check) => self.checked(check),
+                PoolEvent::Requested(Some(Reservation { lane, reply })) => {
                     self.lane(lane).waiting.push_back(reply);
                     self.checks.requested();
                 }
-                () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {}
+                PoolEvent::Requested(None) => return,
             }
+        }
+    }
+
+    /// Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing. Biased, so that what is ready at the same
+    /// time is handled in the same order for the same seed. The order starves nothing: `settle` does all that is due
+    /// after each event.
+    async fn event(&mut self, deadline: Option<Instant>) -> PoolEvent {
+        tokio::select! {
+            biased;
+            () = self.changed.notified() => PoolEvent::ConnectionChanged,
+            Some(dialed) = self.dials.join_next() => PoolEvent::Dialed(dialed.unwrap_or_else(bug)),
+            Some(ended) = self.drivers.join_next_with_id() => PoolEvent::DriverEnded(match ended {
+                Err(error) if error.is_cancelled() => error.id(),
+                ended => ended.unwrap_or_else(bug).0,
+            }),
+            Some(checked) = self.checks.ended() => PoolEvent::Checked(checked.unwrap_or_else(bug)),
+            reservation = self.reservations.recv() => PoolEvent::Requested(reservation),
+            () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => PoolEvent::Due,
         }
     }
 
@@ -150,13 +176,23 @@ impl Pool {
     fn settle(&mut self, now: Instant) -> Option<Instant> {
         let idle_timeout = self.config.idle_timeout;
         let mut seen = ConnectionEvents::default();
+        // Until when the peer was heard from on a connection that is no longer trusted.
+        let mut silent = None;
         let mut deadline = None;
         for lane in &mut self.lanes {
             for member in &mut lane.members {
-                seen |= member.connection.take_events();
+                let events = member.connection.take_events();
+                if events.distrusted {
+                    silent = silent.max(Some(member.connection.last_heard()));
+                }
+                seen |= events;
                 deadline = earliest(deadline, member.retire(now, idle_timeout));
             }
             lane.waiting.retain(|reply| !reply.is_closed());
+        }
+        let members = self.lanes.iter().flat_map(|lane| &lane.members);
+        for member in members.filter(|member| Some(member.connection.last_heard()) <= silent) {
+            member.connection.close();
         }
         if seen.answered {
             self.backoff.succeeded();
@@ -164,14 +200,25 @@ impl Pool {
         if seen.granted {
             self.access.granted();
         }
-        if seen.unauthorized {
+        if let Some(sent_with) = seen.unauthorized
+            && self.access.refused(sent_with, now)
+        {
             self.checks.unauthorized();
-            self.access.refused(now);
         }
         self.checks.start_if_due(now);
-        let more = match self.checks.wait(now) {
-            None => self.serve(now),
-            until => until,
+        let more = match (self.checks.wait(now), self.credentials.loading()) {
+            (None, None) => self.serve(now),
+            (until @ Some(_), _) => until,
+            (None, Some(loading)) => {
+                let server = Arc::clone(&self.server.name);
+                let problem = self.credentials.problem();
+                self.refuse_waiting(|| Error::NoCredentials {
+                    server: Arc::clone(&server),
+                    credentials: Arc::clone(&loading.description),
+                    source: problem.clone(),
+                });
+                None
+            }
         };
         earliest(deadline, more)
     }
@@ -227,34 +274,37 @@ impl Pool {
             if missing == 0 {
                 continue;
             }
+            let (tls, handshake) = self.credentials.tls()?;
             if let Some(pause) = self.backoff.pause(now) {
                 return Some(pause);
             }
             for _ in 0..missing {
                 self.lane(lane).dialing += 1;
                 let (server, config) = (Arc::clone(&self.server), Arc::clone(&self.config));
-                let tls = self.credentials.tls();
-                self.dials
-                    .spawn(async move { (lane, dial(server, tls, config, lane).await) });
+                let tls = Arc::clone(&tls);
+                self.dials.spawn(async move {
+                    let result = dial(server, tls, config, lane).await;
+                    DialEnd {
+                        lane,
+                        handshake,
+                        result,
+                    }
+                });
             }
         }
         None
     }
 
-    fn dialed(&mut self, lane: Lane, result: Result<Dialed, ConnectError>) {
+    fn dialed(&mut self, ended: DialEnd) {
+        let lane = ended.lane;
         self.lane(lane).dialing -= 1;
-        match result {
+        self.metrics.dialed(DialOutcome::of(&ended.result));
+        match ended.result {
             Ok(dialed) => {
-                self.metrics.dialed("connected");
                 self.reached = true;
-                self.add(lane, dialed);
+                self.add(lane, (dialed, ended.handshake));
             }
             Err(error) => {
-                self.metrics.dialed(if error.is_timeout() {
-                    "timeout"
-                } else {
-                    "failed"
-                });
                 // The files may hold another authority.
                 if matches!(error, ConnectError::Tls(_)) {
                     self.checks.hurry();
@@ -276,7 +326,7 @@ impl Pool {
         }
     }
 
-    fn add(&mut self, lane: Lane, dialed: Dialed) {
+    fn add(&mut self, lane: Lane, dialed: (Dialed, u64)) {
         self.next_id += 1;
         let (connection, driver) = Connection::start(
             self.next_id,
@@ -337,18 +387,20 @@ impl Pool {
     }
 
     fn checked(&mut self, check: Check) {
+        let now = Instant::now();
         match check {
-            Check::Unchanged => return,
-            Check::Failed => return self.metrics.credentials_reloaded("failed"),
-            Check::Renewed | Check::RenewedToken => self.metrics.credentials_reloaded("renewed"),
-        }
-        self.access.renewed(Instant::now());
-        if check == Check::RenewedToken {
-            return;
-        }
-        for lane in &mut self.lanes {
-            for member in &lane.members {
-                member.connection.close();
+            Check::Unchanged => {}
+            Check::Failed => self.metrics.credentials_reloaded(Reload::Failed),
+            Check::RenewedToken(generation) => {
+                self.metrics.credentials_reloaded(Reload::Renewed);
+                self.access.renewed(generation, now);
+            }
+            Check::Renewed(generation) => {
+                self.metrics.credentials_reloaded(Reload::Renewed);
+                self.access.renewed(generation, now);
+                for member in self.lanes.iter().flat_map(|lane| &lane.members) {
+                    member.connection.close();
+                }
             }
         }
     }

@@ -11,13 +11,10 @@
 use std::net::IpAddr;
 
 use http::Uri;
+use larder_net::url::{basic_authorization, port, without_credentials};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::{
-    error::ConnectError,
-    setup_error::SetupError,
-    url::{basic_authorization, port, without_credentials},
-};
+use crate::{error::ConnectError, setup_error::SetupError};
 
 /// Reads a variable of the environment.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;

@@ -17,6 +17,7 @@ use kube::client::{Body as RequestBody, ConfigExt as _};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
+    time::Instant,
 };
 use tower::ServiceBuilder;
 use tower_service::Service;
@@ -24,7 +25,7 @@ use tower_service::Service;
 use crate::{
     Body, ClusterSource, Config, Error, Metrics, OwnRateLimit, SetupError,
     connection::{SendError, StreamPermit},
-    credentials::Credentials,
+    credentials::{Credentials, FirstLoad},
     endpoint::Endpoint,
     pool::{Live, Pool, Reservation},
     rate_limit::Limiter,
@@ -34,6 +35,9 @@ use crate::{
 const ATTEMPTS: u32 = 5;
 
 /// Creates a client for the API server of `source`, and the handle to its connections. Nothing is sent yet.
+///
+/// It waits three seconds for the credentials. If a plugin or a file takes longer, requests wait for them, and fail if they
+/// do not come; see [`Transport::loading_since`].
 ///
 /// The client has none of kube's retries and traces: callers know better what to repeat and when.
 ///
@@ -62,7 +66,7 @@ pub async fn connect(
     metrics: Metrics,
 ) -> Result<(kube::Client, Transport), SetupError> {
     config.check()?;
-    let (settings, credentials) = Credentials::load(source).await?;
+    let (settings, credentials, first_load) = Credentials::load(source).await?;
     let endpoint = Endpoint::new(&settings)?;
     // Only what kube's layers need, and no credentials.
     let mut kube_config = kube::Config::new(settings.server);
@@ -70,7 +74,7 @@ pub async fn connect(
     let headers = kube_config
         .extra_headers_layer()
         .expect("without an impersonated user the layer has no value to reject");
-    let transport = Transport::start(endpoint, credentials, config, metrics);
+    let transport = Transport::start(endpoint, (credentials, first_load), config, metrics);
     let service = ServiceBuilder::new()
         .layer(kube_config.base_uri_layer())
         .layer(headers)
@@ -169,18 +173,22 @@ impl fmt::Debug for TransportInner {
 }
 
 impl Transport {
-    fn start(server: Endpoint, credentials: Credentials, config: Config, metrics: Metrics) -> Self {
+    fn start(
+        server: Endpoint,
+        (credentials, first_load): (Arc<Credentials>, FirstLoad),
+        config: Config,
+        metrics: Metrics,
+    ) -> Self {
         // Unbounded: every entry belongs to a request that waits for it.
         let (reservations, requests) = mpsc::unbounded_channel();
         let live = Live::default();
         let name = Arc::clone(&server.name);
         let limiter = Limiter::new(config.rate_limit);
         let user_agent = HeaderValue::try_from(&config.user_agent).ok();
-        let credentials = Arc::new(credentials);
         let pool = Pool::new(
             server,
             Arc::new(config),
-            Arc::clone(&credentials),
+            (Arc::clone(&credentials), first_load),
             metrics.clone(),
             requests,
             Arc::clone(&live),
@@ -221,6 +229,14 @@ impl Transport {
             .collect()
     }
 
+    /// Since when the first credentials are loading, if they are not there yet: a plugin or a file takes long, or fails.
+    pub fn loading_since(&self) -> Option<Instant> {
+        self.handle
+            .credentials
+            .loading()
+            .map(|loading| loading.since)
+    }
+
     /// Requests and watches under way on all connections.
     pub fn streams(&self) -> usize {
         let live = self.handle.live.lock();
@@ -250,10 +266,11 @@ impl Transport {
         for _ in 0..ATTEMPTS {
             let permit = self.reserve(lane).await?;
             // Not earlier: the credentials may be renewed while the request waits.
-            if let Some(value) = shared.credentials.authorization() {
+            let (authorization, generation) = shared.credentials.authorization();
+            if let Some(value) = authorization {
                 head.headers.insert(AUTHORIZATION, value);
             }
-            match permit.send(&head, body.clone()).await {
+            match permit.send(&head, body.clone(), generation).await {
                 Ok(response) => {
                     return Ok(response.map(|body| body.holding(Arc::clone(&self.handle))));
                 }

@@ -150,7 +150,7 @@ impl Api {
         mut take: impl FnMut(Result<T::Item, RequestError>),
     ) -> Result<ListMeta, RequestError> {
         let uri = target.path()?.uri(query)?;
-        let mut body = open(&self.client, uri).await?;
+        let mut body = open(&self.client, uri).await?.body;
         let mut splitter = Splitter::new(T::SECRET);
         while let Some(data) = within(data(&mut body)).await? {
             meter.received(data.len())?;
@@ -173,9 +173,9 @@ impl Api {
         watch: &Watch,
     ) -> Result<EventStream<T>, RequestError> {
         let uri = target.path()?.uri(&watch.query(&target))?;
-        let body = open(&self.client, uri).await?;
+        let opened = open(&self.client, uri).await?;
         let initial = watch.initial_events.then(|| ListMeter::new(self.bounds));
-        Ok(EventStream::new(body, target, initial))
+        Ok(EventStream::new(opened, target, initial))
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, sync::Arc};
 
-use k8s_openapi::Resource;
+use k8s_openapi::{Metadata, apimachinery::pkg::apis::meta::v1 as meta};
 use larder_objects::{DecodeError, ObjectKey, ObjectMeta, ResourceVersion};
 use larder_transport::path::CollectionPath;
 use serde::de::DeserializeOwned;
@@ -45,8 +45,19 @@ use crate::{
 /// # }
 /// ```
 #[expect(missing_debug_implementations, reason = "it holds requests under way")]
-pub struct Collection<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> {
+pub struct Collection<K: CollectionItem> {
     engine: Engine<Arc<Objects<K>>>,
+}
+
+/// A type of objects in a collection.
+pub trait CollectionItem:
+    DeserializeOwned + Metadata<Ty = meta::ObjectMeta> + Send + fmt::Debug + 'static
+{
+}
+
+impl<K> CollectionItem for K where
+    K: DeserializeOwned + Metadata<Ty = meta::ObjectMeta> + Send + fmt::Debug + 'static
+{
 }
 
 /// A report about a collection.
@@ -76,7 +87,7 @@ pub struct Found<K> {
 /// The one target of the engine.
 const TARGET: TargetId = TargetId::Collection(0);
 
-impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K> {
+impl<K: CollectionItem> Collection<K> {
     /// The objects at `path`, or those among them that `field_selector` picks. Nothing is requested before the first
     /// [`next`](Self::next). All collections and managers of a node that use one API server share a `context`.
     pub fn new(
@@ -118,8 +129,8 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
                 Report::Changed(found) => CollectionEvent::One(found),
                 Report::Deleted(metadata, _) => CollectionEvent::Gone(metadata),
                 Report::Failed(failure) => CollectionEvent::Failed(failure),
-                Report::Resumed => CollectionEvent::Resumed,
-                Report::Interrupted(_)
+                Report::Resumed(_) => CollectionEvent::Resumed,
+                Report::Interrupted { .. }
                 | Report::Responded { .. }
                 | Report::Confirmed(_)
                 | Report::CheckFailed(..)
@@ -137,7 +148,7 @@ struct Objects<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Arc<Objects<K>> {
+impl<K: CollectionItem> Target for Arc<Objects<K>> {
     type Item = Found<K>;
     type Tombstone = ObjectMeta;
     type State = BTreeMap<ObjectKey, Found<K>>;
@@ -158,9 +169,12 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Ar
     }
 
     fn read(&self, json: &[u8]) -> Result<Option<Found<K>>, RequestError> {
-        let metadata = Head::of(json).metadata;
-        let object =
-            serde_json::from_slice(json).map_err(|error| DecodeError::new(K::KIND, &error));
+        let object = serde_json::from_slice::<K>(json);
+        let metadata = match &object {
+            Ok(object) => identity(object.metadata()),
+            Err(_) => Head::of(json).metadata,
+        };
+        let object = object.map_err(|error| DecodeError::new(K::KIND, &error));
         Ok(Some(Found { metadata, object }))
     }
 
@@ -182,5 +196,16 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Ar
 
     fn into_item(mut state: Self::State) -> Option<Found<K>> {
         Some(state.pop_first()?.1)
+    }
+}
+
+/// What identifies an object and its version; empty where it has none.
+fn identity(metadata: &meta::ObjectMeta) -> ObjectMeta {
+    let text = |field: &Option<String>| field.as_deref().unwrap_or_default().to_owned();
+    ObjectMeta {
+        namespace: text(&metadata.namespace).into(),
+        name: text(&metadata.name).into(),
+        uid: text(&metadata.uid).as_str().into(),
+        resource_version: ResourceVersion::new(text(&metadata.resource_version)),
     }
 }

@@ -21,6 +21,7 @@ use std::{
 
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_objects::ResourceVersion;
+use larder_transport::{Link, Probing};
 use tokio::time::Instant;
 use tracing::trace;
 
@@ -30,7 +31,10 @@ use crate::{
     limits::Permit,
     liveness::RESPONSE_TIMEOUT,
     outages::Outages,
-    reflector::{Decision, Freshness, Phase, Reflector, Request, Restart, WATCH_SLACK},
+    reflector::{
+        BOOKMARK_SILENCE, Decision, Freshness, Phase, Reflector, Request, Restart, WATCH_SLACK,
+        WatchYield,
+    },
     report::{Report, Reports, TargetId},
     sequence::RegistrationSeq,
     server::{MinVersion, ServerState},
@@ -95,12 +99,19 @@ struct Collecting<T: Target> {
     in_flight: InFlight,
 }
 
-struct Watching<T> {
+struct Watching<T: Target> {
     stream: EventStream<T>,
     since: Instant,
     timeout: Duration,
-    /// Whether it has brought no event yet.
-    quiet: bool,
+    brought: WatchYield,
+}
+
+impl<T: Target> Watching<T> {
+    /// When the state was last proven to be current by the open watch. A server that is alive on the connection has
+    /// nothing to say on the watch. Where the connection is unknown, there is nothing but the open stream.
+    fn proven(&self, now: Instant) -> Instant {
+        self.stream.link().map_or(now, Link::last_heard)
+    }
 }
 
 /// The activity of a driver, as far as others need it.
@@ -127,6 +138,8 @@ pub(crate) struct Driver<T: Target> {
     sent: Instant,
     /// When the last response, event or bookmark came, or the target was started.
     last_heard: Instant,
+    /// When the known state was last proven to be current, except by the open watch: see [`Watching::proven`].
+    proven: Instant,
     /// Whether the watch has outlived its timeout without a sign of life since.
     overdue: bool,
 }
@@ -148,6 +161,7 @@ impl<T: Target + Clone> Driver<T> {
             state_requests: 0,
             sent: now,
             last_heard: now,
+            proven: now,
             overdue: false,
         }
     }
@@ -206,8 +220,16 @@ impl<T: Target + Clone> Driver<T> {
     /// When an open watch counts as dead.
     fn watch_deadline(&self, watching: &Watching<T>) -> Instant {
         let end = watching.since + watching.timeout + WATCH_SLACK;
-        let silence = self.target.timing().max_silence;
+        let silence = self.max_silence(watching);
         silence.map_or(end, |silence| end.min(self.last_heard + silence))
+    }
+
+    /// How long the watch may be silent.
+    fn max_silence(&self, watching: &Watching<T>) -> Option<Duration> {
+        let unprobed = |link: &Link| link.probing() == Probing::None;
+        let by_bookmarks = watching.stream.link().filter(|link| unprobed(link));
+        let stated = self.target.timing().max_silence;
+        stated.or(by_bookmarks.map(|_| BOOKMARK_SILENCE))
     }
 
     /// Time of the target's last sign of life, if another one is overdue. `last_sent` is when the engine last sent a
@@ -238,6 +260,7 @@ impl<T: Target + Clone> Driver<T> {
     /// Notes a response with success, an event or a bookmark.
     fn verified(&mut self, now: Instant) {
         self.heard(now);
+        self.proven = now;
         self.target.verified(self.reflector.version());
     }
 
@@ -326,8 +349,16 @@ impl<T: Target + Clone> Driver<T> {
             DriverPhase::Watching(watching) if shared.now < self.watch_deadline(&watching) => {
                 self.phase = DriverPhase::Watching(watching);
             }
-            DriverPhase::Watching(_) => {
+            DriverPhase::Watching(watching) => {
                 self.overdue = true;
+                if let Some(link) = watching.stream.link() {
+                    self.proven = self.proven.max(link.last_heard());
+                    let silence = self.max_silence(&watching);
+                    if silence.is_some_and(|silence| link.last_heard() + silence <= shared.now) {
+                        // The next watch would be as silent on it.
+                        link.distrust();
+                    }
+                }
                 self.decide(Decision::send(Phase::Watch, Restart::Stalled), None, shared);
             }
             DriverPhase::Collecting(collecting) if shared.now < collecting.deadline => {

@@ -55,5 +55,5 @@ pub use self::{
     restored::{Recency, RestoreDetector},
     review::{Access, AccessReview},
     sequence::{RegistrationSeq, SeqCounter},
-    target::{ByName, Head, RequestTiming, Target, collection_path},
+    target::{ByName, Head, RequestTiming, Target, check, collection_path},
 };

@@ -182,6 +182,10 @@ pub(crate) const STREAMING_TIMEOUT: Duration = Duration::from_mins(5);
 /// How long after its timeout an open watch counts as dead.
 pub(crate) const WATCH_SLACK: Duration = Duration::from_secs(30);
 
+/// A watch without an event or bookmark for so long is opened again, on a new connection, if nothing else shows whether
+/// the server is alive: over HTTP/1.1, which has no PING. kube-apiserver sends a bookmark about once a minute.
+pub(crate) const BOOKMARK_SILENCE: Duration = Duration::from_mins(2);
+
 /// A stream that ends sooner, without an event, is a "very short watch".
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
@@ -191,13 +195,46 @@ const SHORT_WATCHES_AT_ONCE: u8 = 3;
 /// Watches last 30 to 60 min, at random, so that they do not end together.
 const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
 
+/// The last version seen, which is the lower bound of each state.
+#[derive(Debug)]
+enum KnownVersion {
+    /// No state was seen.
+    None,
+    /// The API server has served it.
+    Served(ResourceVersion),
+    /// The API server cannot serve it: the next state is requested without one.
+    Lost(ResourceVersion),
+}
+
+impl KnownVersion {
+    fn get(&self) -> Option<&ResourceVersion> {
+        match self {
+            Self::None => None,
+            Self::Served(version) | Self::Lost(version) => Some(version),
+        }
+    }
+}
+
+/// How a watch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchEnd {
+    /// The API server ended it.
+    Closed,
+    /// Its connection broke.
+    Broken,
+}
+
+/// What a watch has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchYield {
+    Nothing,
+    Events,
+}
+
 /// The rules for one target.
 #[derive(Debug)]
 pub(crate) struct Reflector {
-    /// The last version seen; the lower bound of each state.
-    version: Option<ResourceVersion>,
-    /// The API server cannot serve that version: the next state is requested without one.
-    is_lost: bool,
+    known: KnownVersion,
     restored: RestoreDetector,
     /// The next state must be as fresh as the newest registration.
     confirm: bool,
@@ -219,8 +256,7 @@ impl Reflector {
         now: Instant,
     ) -> Self {
         Self {
-            version: None,
-            is_lost: false,
+            known: KnownVersion::None,
             restored: RestoreDetector::default(),
             confirm: true,
             short_watches: 0,
@@ -233,7 +269,7 @@ impl Reflector {
 
     /// The last version seen.
     pub(crate) fn version(&self) -> Option<&ResourceVersion> {
-        self.version.as_ref()
+        self.known.get()
     }
 
     /// The next state must be as fresh as the newest registration.
@@ -243,14 +279,25 @@ impl Reflector {
 
     /// Sets the version of the target, if it is known.
     pub(crate) fn saw(&mut self, version: &ResourceVersion) {
-        if !version.is_empty() && !self.is_behind(version) {
-            self.version = Some(version.clone());
+        if version.is_empty() || self.is_behind(version) {
+            return;
         }
+        let version = version.clone();
+        self.known = match self.known {
+            KnownVersion::Lost(_) => KnownVersion::Lost(version),
+            KnownVersion::None | KnownVersion::Served(_) => KnownVersion::Served(version),
+        };
     }
 
     /// The API server cannot serve the last version.
     fn lose_version(&mut self) {
-        self.is_lost = self.version.is_some();
+        if let Some(version) = self.version().cloned() {
+            self.known = KnownVersion::Lost(version);
+        }
+    }
+
+    fn has_lost_version(&self) -> bool {
+        matches!(self.known, KnownVersion::Lost(_))
     }
 
     fn is_behind(&self, version: &ResourceVersion) -> bool {
@@ -273,7 +320,8 @@ impl Reflector {
     /// registration.
     pub(crate) fn obtains(&self, phase: Phase) -> Option<bool> {
         let failed = self.failures != self.retry.failures();
-        let confirms = self.confirm || failed || self.is_lost || self.version.is_none();
+        let is_served = matches!(self.known, KnownVersion::Served(_));
+        let confirms = self.confirm || failed || !is_served;
         (phase != Phase::Watch || failed).then_some(confirms)
     }
 
@@ -297,7 +345,7 @@ impl Reflector {
         let freshness = match min {
             _ if !confirms => Freshness::AtLeastSeen,
             // A minimum older than the last seen one is that of another server.
-            Some(min) if !self.is_lost && !self.is_behind(&min.version) => {
+            Some(min) if !self.has_lost_version() && !self.is_behind(&min.version) => {
                 self.saw(&min.version);
                 Freshness::AtLeastMin
             }
@@ -372,23 +420,22 @@ impl Reflector {
         self.back_off(Phase::State, Some(Restart::Ended), now)
     }
 
-    /// The watch that has been open since `since` ended, as planned or with its connection. `quiet`: it brought no
-    /// event.
+    /// The watch that has been open since `since` ended.
     pub(crate) fn watch_ended(
         &mut self,
         since: Instant,
-        quiet: bool,
-        broken: bool,
+        brought: WatchYield,
+        end: WatchEnd,
         now: Instant,
     ) -> Decision {
-        let restart = if broken {
-            Restart::Broken
-        } else {
-            Restart::Ended
+        let restart = match end {
+            WatchEnd::Closed => Restart::Ended,
+            WatchEnd::Broken => Restart::Broken,
         };
         let short = now - since < SHORT_WATCH;
         self.short_watches = if short { self.short_watches + 1 } else { 0 };
-        let at_once = !short || (!quiet && self.short_watches <= SHORT_WATCHES_AT_ONCE);
+        let has_events = brought == WatchYield::Events;
+        let at_once = !short || (has_events && self.short_watches <= SHORT_WATCHES_AT_ONCE);
         if at_once {
             Decision::send(Phase::Watch, restart)
         } else {
@@ -414,7 +461,7 @@ impl Reflector {
         freshness: Freshness,
         now: Instant,
     ) -> Result<Synced, Decision> {
-        let recency = match &self.version {
+        let recency = match self.known.get() {
             None => Recency::Current,
             Some(seen) => self.restored.judge(&version, seen),
         };
@@ -430,8 +477,7 @@ impl Reflector {
         };
         let confirmed = freshness.is_confirmed();
         self.confirm &= !confirmed;
-        self.version = Some(version.clone());
-        self.is_lost = false;
+        self.known = KnownVersion::Served(version.clone());
         Ok(Synced {
             version,
             confirmed,

@@ -3,6 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use larder_objects::ResourceVersion;
+use larder_transport::Link;
+use tokio::time::Instant;
 
 use crate::{
     error::{RequestError, RequestFailure},
@@ -36,10 +38,16 @@ pub enum Report<T: Target> {
     Changed(T::Item),
     /// An object was deleted, at this version.
     Deleted(T::Tombstone, ResourceVersion),
-    /// The watch must be opened again; the known state may be stale from now on.
-    Interrupted(Restart),
-    /// The watch continues after an interruption: the known state is in sync again.
-    Resumed,
+    /// The watch must be opened again; the known state may be stale.
+    Interrupted {
+        /// Why.
+        restart: Restart,
+        /// When the state was last proven to be current: it may be stale from then on.
+        proven: Instant,
+    },
+    /// The watch is open, and continues where an earlier one was interrupted: the known state is in sync again. Its
+    /// connection, if that is known.
+    Resumed(Option<Link>),
     /// A request failed and will be repeated; the known state may be stale from now on.
     Failed(RequestFailure),
     /// The result of a freshness check.
@@ -67,6 +75,8 @@ pub struct Snapshot<T: Target> {
     pub version: ResourceVersion,
     /// The state is as fresh as this registration; `None` if that was not requested.
     pub fresh_as_of: Option<RegistrationSeq>,
+    /// The connection of the watch that goes on from this state, if there is one and it is known.
+    pub link: Option<Link>,
     /// The number of the request; see [`Engine::state_requests`](crate::Engine::state_requests).
     pub request: u64,
     /// The state may be older than the known one: the API server was restored.

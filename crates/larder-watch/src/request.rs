@@ -18,7 +18,7 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use larder_objects::SecretBytes;
 use larder_transport::{
-    OwnRateLimit,
+    Link, OwnRateLimit,
     path::{PathError, Resource},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -113,8 +113,15 @@ pub async fn merge_patch<T: DeserializeOwned>(
     decoded(client, request).await
 }
 
+/// A response whose body is read as it comes.
+pub(crate) struct Opened {
+    pub(crate) body: Body,
+    /// Its connection, where the client is one of [`larder_transport`].
+    pub(crate) link: Option<Link>,
+}
+
 /// Sends a GET and returns the body of the response as it comes.
-pub(crate) async fn open(client: &kube::Client, uri: Uri) -> Result<Body, RequestError> {
+pub(crate) async fn open(client: &kube::Client, uri: Uri) -> Result<Opened, RequestError> {
     let request = new_request(Method::GET, uri, None::<&()>);
     within(exchange(client, request)).await
 }
@@ -142,18 +149,19 @@ async fn read(
     request: Request<Body>,
     secret: bool,
 ) -> Result<Buffer, RequestError> {
-    within(async { collect(exchange(client, request).await?, secret).await }).await
+    within(async { collect(exchange(client, request).await?.body, secret).await }).await
 }
 
 /// Sends a request; a status other than 2xx becomes an error.
-async fn exchange(client: &kube::Client, request: Request<Body>) -> Result<Body, RequestError> {
+async fn exchange(client: &kube::Client, request: Request<Body>) -> Result<Opened, RequestError> {
     let response = client
         .send(request)
         .await
         .map_err(RequestError::unanswered)?;
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
     if head.status.is_success() {
-        return Ok(body);
+        let link = head.extensions.remove();
+        return Ok(Opened { body, link });
     }
     let retry_after = head
         .headers

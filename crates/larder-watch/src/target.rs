@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
-use larder_objects::{Object, ObjectKey, ObjectMeta, ObjectType, ResourceVersion};
+use larder_objects::{Object, ObjectKey, ObjectMeta, ObjectType, ResourceVersion, Stated};
 use larder_transport::path::{CollectionPath, Resource};
 use serde::Deserialize;
 use serde_json::Value;
@@ -146,12 +146,12 @@ impl<K: Object> Target for ByName<K> {
     }
 
     fn read(&self, json: &[u8]) -> Result<Option<Arc<K>>, RequestError> {
-        let object = K::from_json(json)?;
-        if object.metadata().name != self.key.name {
+        let stated = Stated::<K>::from_json(json)?;
+        if stated.object.metadata().name != self.key.name {
             return Ok(None);
         }
-        Head::of(json).check::<K>(&self.key.namespace)?;
-        Ok(Some(Arc::new(object)))
+        check(&stated, &self.key.namespace)?;
+        Ok(Some(Arc::new(stated.object)))
     }
 
     fn gone(&self, head: Head) -> Option<()> {
@@ -229,15 +229,34 @@ impl Head {
     ///
     /// [`RequestError::Unexpected`].
     pub fn check<K: Object>(&self, namespace: &str) -> Result<(), RequestError> {
-        let differs = |stated: &str, expected: &str| !stated.is_empty() && stated != expected;
-        if differs(&self.api_version, &K::TYPE.api_version()) || differs(&self.kind, K::TYPE.kind) {
-            return Err(RequestError::Unexpected("an object of another kind"));
-        }
-        if differs(&self.metadata.namespace, namespace) {
-            return Err(RequestError::Unexpected("an object of another namespace"));
-        }
-        Ok(())
+        let stated = (&*self.api_version, &*self.kind);
+        check_type_and_namespace::<K>(stated, &self.metadata.namespace, namespace)
     }
+}
+
+/// As [`Head::check`], for an object that was read.
+///
+/// # Errors
+///
+/// [`RequestError::Unexpected`].
+pub fn check<K: Object>(stated: &Stated<K>, namespace: &str) -> Result<(), RequestError> {
+    let types = (&*stated.api_version, &*stated.kind);
+    check_type_and_namespace::<K>(types, &stated.object.metadata().namespace, namespace)
+}
+
+fn check_type_and_namespace<K: Object>(
+    (api_version, kind): (&str, &str),
+    namespace: &str,
+    expected: &str,
+) -> Result<(), RequestError> {
+    let differs = |stated: &str, expected: &str| !stated.is_empty() && stated != expected;
+    if differs(api_version, &K::TYPE.api_version()) || differs(kind, K::TYPE.kind) {
+        return Err(RequestError::Unexpected("an object of another kind"));
+    }
+    if differs(namespace, expected) {
+        return Err(RequestError::Unexpected("an object of another namespace"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

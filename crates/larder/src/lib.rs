@@ -106,6 +106,6 @@ pub use metrics::ManagerMetrics;
 pub use prometheus_client;
 pub use smol_str::SmolStr;
 pub use status::{
-    KnownObject, NamespaceScope, ObjectState, ObjectStatus, ScopeChoice, StaleObject,
+    KnownObject, NamespaceScope, ObjectState, ObjectStatus, Proof, ScopeChoice, StaleObject,
 };
 pub use store::fake::FakeObjects;

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use larder_objects::{ObjectKey, PodIdentity, ResourceVersion};
 use smol_str::SmolStr;
+use tokio::time::Instant;
 
 use larder_watch::RequestFailure;
 
@@ -81,6 +82,33 @@ pub struct StaleObject<K> {
     pub as_of: Timestamp,
 }
 
+/// How fresh is what a manager knows of an object. It means nothing while nothing is known of it
+/// ([`ObjectState::Pending`], [`ObjectState::Idle`]).
+#[derive(Clone, Debug)]
+pub enum Proof {
+    /// The API server has proven at that time that the known state is current: by a response, an event or a bookmark, or
+    /// by any byte on the connection of the open watch, such as the answer to a PING. A connection that is silent for
+    /// longer than its PINGs take, or than bookmarks do where there are no PINGs, is given up, and the proof is lost.
+    At(Instant),
+    /// The known state may have changed since that time, the one of the last proof. A watch that ends as planned loses
+    /// its proof for the milliseconds that it takes to open it again.
+    Lost {
+        /// The time of the last proof.
+        since: Instant,
+        /// The last failed request, if one has failed since.
+        failure: Option<RequestFailure>,
+    },
+}
+
+impl Proof {
+    /// For how long the object may have changed unnoticed.
+    pub fn age(&self, now: Instant) -> Duration {
+        match self {
+            Self::At(then) | Self::Lost { since: then, .. } => now.saturating_duration_since(*then),
+        }
+    }
+}
+
 /// What a manager knows of one referenced object, for a copy that outlives this process.
 #[derive(Clone, Debug)]
 pub struct KnownObject<K> {
@@ -106,7 +134,9 @@ pub struct ObjectStatus {
     pub state: ObjectState,
     /// Version of the last known state; empty if none is.
     pub version: ResourceVersion,
-    /// For how long the object may have changed unnoticed: zero while its watch is open.
+    /// How fresh that is.
+    pub proof: Proof,
+    /// For how long the object may have changed unnoticed; see [`Proof::age`].
     pub age: Duration,
     /// The last failed request, until one succeeds.
     pub failure: Option<RequestFailure>,

@@ -258,13 +258,40 @@ async fn endless_head_is_no_success_and_holds_nothing_up() {
     }
 }
 
+// on-change 48
+#[tokio::test]
+async fn interim_answers_precede_an_answer_and_do_not_replace_it() {
+    let hints = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+    let (target, served) = listener(hints.repeat(3) + "HTTP/1.1 204 No Content\r\n\r\n").await;
+    assert_eq!(ask(&call(&target, "")).await, StepOutcome::Succeeded);
+    served.await.unwrap();
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let endless = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let chunk = hints.repeat(1000);
+        while stream.write_all(chunk.as_bytes()).await.is_ok() {}
+    };
+    let call = call(&format!("port: {port}"), "");
+    // It fails, and does not wait for its timeout.
+    let (outcome, ()) = tokio::join!(ask(&call), endless);
+    let StepOutcome::Failed(reason) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(
+        reason.contains("interim answers without an end"),
+        "{reason}"
+    );
+}
+
 // on-change 51
 #[tokio::test]
 async fn next_address_is_tried_if_nothing_listens_at_the_first() {
     let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let addresses = ["127.0.0.3", "127.0.0.2"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
-    let stream = connect(&addresses).await.unwrap();
+    let stream = connect(&addresses).await.unwrap().unwrap();
     assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
     // Both families, in the order of the pod's addresses.
     let ips = ["10.1.2.3", "fd00::7"].map(|ip| ip.parse().unwrap());

@@ -48,6 +48,18 @@ impl k8s_openapi::Resource for PodCertificateRequest {
     type Scope = NamespaceResourceScope;
 }
 
+impl k8s_openapi::Metadata for PodCertificateRequest {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &Self::Ty {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut Self::Ty {
+        &mut self.metadata
+    }
+}
+
 /// The part of the answer that is read.
 #[derive(Deserialize)]
 struct CreatedRequest {

@@ -19,11 +19,9 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
+use larder_net::{redirect::redirect_target, url::basic_authorization};
 use larder_objects::StableHash;
-use larder_transport::{
-    SetupError, blocking::blocking, http_client::HttpClient, redirect::redirect_target,
-    url::basic_authorization,
-};
+use larder_transport::{SetupError, blocking::blocking, http_client::HttpClient};
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 

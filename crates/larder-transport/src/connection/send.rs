@@ -9,13 +9,14 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, request};
 use http_body_util::Full;
-use hyper::client::conn::http1;
+use larder_net::http1;
 use parking_lot::Mutex;
 
 use super::{Connection, Sender, StreamPermit};
 use crate::{
-    Error,
+    Error, Link,
     body::{Body, Incoming},
+    credentials::Generation,
 };
 
 /// Why a request got no response.
@@ -28,7 +29,7 @@ pub(crate) enum SendError {
 }
 
 impl StreamPermit {
-    /// Sends a request and waits for the head of the response.
+    /// Sends a request, with credentials of that generation in its head, and waits for the head of the response.
     ///
     /// # Cancel safety
     ///
@@ -37,14 +38,20 @@ impl StreamPermit {
         self,
         head: &request::Parts,
         body: Bytes,
+        head_generation: u64,
     ) -> Result<Response<Body>, SendError> {
         let connection = Arc::clone(&self.connection);
+        let sent_with = Generation {
+            handshake: connection.handshake,
+            head: head_generation,
+        };
         let is_probe = self.probe.is_some();
-        let response = match &connection.sender {
+        let mut response = match &connection.sender {
             Sender::Http2(sender) => self.send_http2(sender.clone(), head, body).await?,
             Sender::Http1(sender) => self.send_http1(sender, head, body).await?,
         };
-        connection.responded(response.status(), is_probe);
+        connection.responded(response.status(), is_probe, sent_with);
+        response.extensions_mut().insert(Link::new(connection));
         Ok(response)
     }
 
@@ -99,7 +106,7 @@ impl StreamPermit {
 
     async fn send_http1(
         self,
-        sender: &Mutex<Option<http1::SendRequest<Full<Bytes>>>>,
+        sender: &Mutex<Option<http1::Sender<Full<Bytes>>>>,
         head: &request::Parts,
         body: Bytes,
     ) -> Result<Response<Body>, SendError> {
@@ -113,7 +120,7 @@ impl StreamPermit {
             self.connection.close();
             return Err(SendError::Unprocessed);
         }
-        let result = taken.try_send_request(http1_request(head, body)).await;
+        let result = taken.send(http1_request(head, body)).await;
         *sender.lock() = Some(taken);
         match result {
             Ok(response) => Ok(response.map(|incoming| Body::new(Incoming::Http1(incoming), self))),

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use larder_objects::yaml::{ErrorKind, Limits, YamlDocument};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
 use super::secret::SecretText;
 use crate::setup_error::KubeconfigError;
@@ -27,7 +27,7 @@ pub(super) struct Kubeconfig {
 /// An entry of a list: `name`, and the value under a key that depends on the list.
 #[derive(Deserialize)]
 struct Named<T> {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     name: String,
     #[serde(
         default = "Option::default",
@@ -41,6 +41,7 @@ struct Named<T> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Context {
+    #[serde(deserialize_with = "or_default")]
     cluster: String,
     user: Option<String>,
     namespace: Option<String>,
@@ -61,10 +62,11 @@ pub(super) struct Cluster {
 }
 
 /// An extension of a cluster: settings for a plugin.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Extension {
+    #[serde(deserialize_with = "or_default")]
     pub(super) name: String,
-    #[serde(default)]
     pub(super) extension: serde_json::Value,
 }
 
@@ -97,6 +99,7 @@ pub(super) struct AuthInfo {
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct AuthProvider {
+    #[serde(deserialize_with = "or_default")]
     pub(super) name: String,
     pub(super) config: Option<BTreeMap<String, SecretText>>,
 }
@@ -110,14 +113,27 @@ pub(super) struct Exec {
     pub(super) args: Option<Vec<SecretText>>,
     pub(super) env: Option<Vec<Variable>>,
     pub(super) interactive_mode: Option<String>,
+    #[serde(deserialize_with = "or_default")]
     pub(super) provide_cluster_info: bool,
 }
 
 /// A variable of a plugin's environment.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Variable {
+    #[serde(deserialize_with = "or_default")]
     pub(super) name: String,
+    #[serde(deserialize_with = "or_default")]
     pub(super) value: SecretText,
+}
+
+/// As client-go reads any field: `null` is the same as no field, which has the type's empty value.
+fn or_default<'de, D, T>(field: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::deserialize(field).map(Option::unwrap_or_default)
 }
 
 /// The parts of a kubeconfig that the chosen context references.
@@ -261,6 +277,21 @@ mod tests {
         assert_eq!(&*selected.cluster.server.unwrap(), "first");
         assert_eq!(&*selected.user.token.unwrap(), "t");
         assert_eq!(selected.namespace.as_deref(), Some("ns"));
+    }
+
+    #[test]
+    fn a_field_that_is_missing_or_null_is_empty() {
+        let text = "
+            current-context: x
+            contexts: [{name: x, context: {cluster: c, user: u}}, {name: }]
+            clusters: [{name: c, cluster: {server: s, extensions: [{}]}}]
+            users: [{name: u, user: {exec: {command: p, provideClusterInfo: , env: [{name: A}, {name: B, value: }, {}]}}}]
+        ";
+        let selected = Kubeconfig::parse(&text.replace("            ", ""));
+        let user = selected.unwrap().select(None).unwrap().user;
+        let variables = user.exec.unwrap().env.unwrap();
+        let shown = variables.iter().map(|one| (&*one.name, &*one.value));
+        assert_eq!(shown.collect::<Vec<_>>(), [("A", ""), ("B", ""), ("", "")]);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. Arguments, environment and output of a plugin reach no error.
-//! 2. A plugin is killed, with the processes of its group, when its answer is late, too long or no longer needed.
+//! 2. An answer is parsed on a blocking thread: it may be anything.
+//! 3. A plugin is killed, with the processes of its group, when its answer is late, too long or no longer needed.
 
 use std::{process::Stdio, time::Duration};
 
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::AsyncReadExt as _,
     process::Command,
+    task::spawn_blocking,
     time::{Instant, timeout},
 };
 use zeroize::Zeroizing;
@@ -34,8 +36,8 @@ use crate::setup_error::PluginError;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long before the expiry of its credentials a plugin runs again, at most: a fifth of their life if that is less.
 const RENEW_BEFORE: Duration = Duration::from_mins(1);
-/// Longest output that is read, in bytes.
-const MAX_OUTPUT_BYTES: usize = 1 << 20;
+/// Longest output that is read, in bytes. A token has some thousand at most, a chain of certificates with its key ten.
+const MAX_OUTPUT_BYTES: usize = 64 << 10;
 /// Name of the cluster extension that configures plugins.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
@@ -83,6 +85,41 @@ impl Expiry {
 impl Issued {
     pub(super) fn is_renewal_due(&self, now: Instant) -> bool {
         self.expiry.is_some_and(|expiry| expiry.renew_at <= now)
+    }
+
+    /// The credentials in a plugin's output, whose version must be the expected one if there is one.
+    fn read(output: &[u8], api_version: Option<&str>) -> Result<Self, PluginError> {
+        let text = str::from_utf8(output).map_err(|_| PluginError::Malformed)?;
+        let answers: Vec<Answer> = yaml(text).map_err(|_| PluginError::Malformed)?;
+        let answer = answers.into_iter().next().ok_or(PluginError::Malformed)?;
+        if api_version.is_some() && answer.api_version.as_deref() != api_version {
+            return Err(PluginError::Version);
+        }
+        let status = answer.status.ok_or(PluginError::NoCredentials)?;
+        let pair = status.client_certificate_data.zip(status.client_key_data);
+        let identity = pair.map(|(certificate, key)| Identity {
+            certificate: pem(&certificate),
+            key: pem(&key),
+        });
+        let token = match &status.token {
+            Some(token) if !token.trim().is_empty() => {
+                Some(bearer(token).ok_or(PluginError::NoCredentials)?)
+            }
+            _ => None,
+        };
+        if token.is_none() && identity.is_none() {
+            return Err(PluginError::NoCredentials);
+        }
+        let expiry = status
+            .expiration_timestamp
+            .map(|text| text.parse::<Timestamp>());
+        let expiry = expiry.transpose().map_err(|_| PluginError::Malformed)?;
+        let expiry = expiry.map(|at| Expiry::new(Instant::now(), left(at)));
+        Ok(Self {
+            token,
+            identity,
+            expiry,
+        })
     }
 }
 
@@ -140,7 +177,10 @@ impl Plugin {
     pub(super) async fn run(&self) -> Result<Issued, PluginError> {
         let output = timeout(TIMEOUT, self.output());
         let output = output.await.unwrap_or(Err(PluginError::Timeout(TIMEOUT)))?;
-        self.read(&output)
+        let expected = self.api_version.clone();
+        let read = spawn_blocking(move || Issued::read(&output, expected.as_deref()));
+        // A parser that panics has not understood it.
+        read.await.unwrap_or(Err(PluginError::Malformed))
     }
 
     async fn output(&self) -> Result<Zeroizing<Vec<u8>>, PluginError> {
@@ -192,40 +232,6 @@ impl Plugin {
             return Err(PluginError::Failed(status));
         }
         Ok(output)
-    }
-
-    fn read(&self, output: &[u8]) -> Result<Issued, PluginError> {
-        let text = str::from_utf8(output).map_err(|_| PluginError::Malformed)?;
-        let answers: Vec<Answer> = yaml(text).map_err(|_| PluginError::Malformed)?;
-        let answer = answers.into_iter().next().ok_or(PluginError::Malformed)?;
-        if self.api_version.is_some() && answer.api_version != self.api_version {
-            return Err(PluginError::Version);
-        }
-        let status = answer.status.ok_or(PluginError::NoCredentials)?;
-        let pair = status.client_certificate_data.zip(status.client_key_data);
-        let identity = pair.map(|(certificate, key)| Identity {
-            certificate: pem(&certificate),
-            key: pem(&key),
-        });
-        let token = match &status.token {
-            Some(token) if !token.trim().is_empty() => {
-                Some(bearer(token).ok_or(PluginError::NoCredentials)?)
-            }
-            _ => None,
-        };
-        if token.is_none() && identity.is_none() {
-            return Err(PluginError::NoCredentials);
-        }
-        let expiry = status
-            .expiration_timestamp
-            .map(|text| text.parse::<Timestamp>());
-        let expiry = expiry.transpose().map_err(|_| PluginError::Malformed)?;
-        let expiry = expiry.map(|at| Expiry::new(Instant::now(), left(at)));
-        Ok(Issued {
-            token,
-            identity,
-            expiry,
-        })
     }
 }
 

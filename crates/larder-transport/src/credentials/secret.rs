@@ -8,7 +8,7 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 /// Text that is wiped when it is dropped, and has no `Debug`.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(from = "String")]
 pub(super) struct SecretText(Zeroizing<String>);
 

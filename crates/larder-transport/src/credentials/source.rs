@@ -14,7 +14,9 @@ use super::{
     tls::{Material, TlsSettings},
     user::{User, impersonation, user_of},
 };
-use crate::{proxy::Environment, setup_error::SetupError, url::shown_url};
+use larder_net::url::shown_url;
+
+use crate::{proxy::Environment, setup_error::SetupError};
 
 /// The mount point of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -13,7 +13,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::credentials::{Check, Credentials};
+use crate::credentials::{Check, Credentials, FirstLoad};
 
 /// Shortest time between two checks.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
@@ -36,13 +36,22 @@ pub(super) struct CredentialChecks {
 }
 
 impl CredentialChecks {
-    pub(super) fn new(credentials: Arc<Credentials>, interval: Duration) -> Self {
+    /// `first_load` is the check under way, if the start did not wait for its end.
+    pub(super) fn new(
+        credentials: Arc<Credentials>,
+        interval: Duration,
+        first_load: FirstLoad,
+    ) -> Self {
         let now = Instant::now();
+        let mut running = JoinSet::new();
+        if let Some(load) = first_load {
+            running.spawn(load);
+        }
         let mut checks = Self {
+            wait_until: now + credentials.patience(false, now),
             credentials,
             interval,
-            running: JoinSet::new(),
-            wait_until: now,
+            running,
             checked_at: now,
             next: now + interval,
             arrived: false,
@@ -136,10 +145,9 @@ mod tests {
         let path = directory.path().join("config");
         fs::write(&path, kubeconfig).unwrap();
         let context = None;
-        let (_, credentials) = Credentials::load(ClusterSource::Kubeconfig { path, context })
-            .await
-            .unwrap();
-        CredentialChecks::new(Arc::new(credentials), HOUR)
+        let loaded = Credentials::load(ClusterSource::Kubeconfig { path, context }).await;
+        let (_, credentials, _) = loaded.unwrap();
+        CredentialChecks::new(credentials, HOUR, None)
     }
 
     #[tokio::test]

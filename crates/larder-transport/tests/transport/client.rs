@@ -7,7 +7,9 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use k8s_openapi::ByteString;
 use kube::client::Body;
-use larder_transport::{ClusterSource, Config, ConnectionStatus, Metrics, RateLimit, Transport};
+use larder_transport::{
+    ClusterSource, Config, ConnectionStatus, Link, Metrics, RateLimit, Transport,
+};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tempfile::TempDir;
@@ -91,7 +93,7 @@ impl Client {
     /// Opens a watch and waits for its first line.
     pub(crate) async fn watch(&self, name: &str) -> Watch {
         let response = self.get(&format!("/{name}?watch=true")).await.unwrap();
-        let mut watch = Watch(response.into_body());
+        let mut watch = Watch::of(response);
         assert_eq!(watch.next().await.unwrap(), "open\n");
         watch
     }
@@ -120,12 +122,21 @@ impl Client {
     }
 }
 
-pub(crate) struct Watch(pub(crate) Body);
+pub(crate) struct Watch {
+    body: Body,
+    pub(crate) link: Link,
+}
 
 impl Watch {
+    pub(crate) fn of(mut response: Response<Body>) -> Self {
+        let link = response.extensions_mut().remove().unwrap();
+        let body = response.into_body();
+        Self { body, link }
+    }
+
     /// The next piece; an error if the stream broke.
     pub(crate) async fn next(&mut self) -> Result<Bytes, String> {
-        match within(self.0.frame()).await {
+        match within(self.body.frame()).await {
             Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
             Some(Err(error)) => Err(chain(&error)),
             None => Err("end of stream".to_owned()),

@@ -1,6 +1,6 @@
 //! The client's identity and trusted authorities, and how their files are followed.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use larder_transport::{ClusterSource, Config, Error, Metrics, SetupError};
 use tempfile::TempDir;
@@ -245,4 +245,69 @@ async fn an_unusable_configuration_fails_at_setup() {
     let connected = larder_transport::connect(source, config(), Metrics::default()).await;
     let error = connected.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("/nowhere"), "{error}");
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_holds_up_requests_and_not_the_start() {
+    let (authority, directory) = (Authority::new(), TempDir::new().unwrap());
+    let fifo = directory.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let server = Server::kube_like(&authority).await;
+    let mut kube = server.config(&authority);
+    // It prints nothing before something is written to the other end.
+    let exec = serde_json::json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "cat",
+        "args": [fifo],
+        "interactiveMode": "Never",
+    });
+    kube.auth_info.exec = Some(serde_json::from_value(exec).unwrap());
+    let client = Client::new(kube, config()).await;
+    assert!(client.transport.loading_since().is_some());
+
+    let (response, ()) = tokio::join!(client.get("/a"), async {
+        let credential = serde_json::json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "kind": "ExecCredential",
+            "status": {"token": "late"},
+        });
+        within(tokio::fs::write(&fifo, credential.to_string()))
+            .await
+            .unwrap();
+    });
+    assert_eq!(response.unwrap().status(), 200);
+    assert_eq!(server.last_request().authorization, "Bearer late");
+    assert!(client.transport.loading_since().is_none());
+}
+
+#[tokio::test]
+async fn a_plugin_that_hangs_and_fails_is_named_by_requests() {
+    let directory = TempDir::new().unwrap();
+    let fifo = directory.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let mut kube = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
+    let exec = serde_json::json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "cat",
+        "args": [fifo],
+        "interactiveMode": "Never",
+    });
+    kube.auth_info.exec = Some(serde_json::from_value(exec).unwrap());
+    let client = Client::new(kube, config()).await;
+    let (response, ()) = tokio::join!(client.get("/a"), async {
+        within(tokio::fs::write(&fifo, "no credentials"))
+            .await
+            .unwrap();
+    });
+    let kube::Error::Service(error) = response.unwrap_err() else {
+        panic!("it comes from the transport");
+    };
+    let error: Box<Error> = error.downcast().unwrap();
+    assert!(matches!(*error, Error::NoCredentials { .. }), "{error}");
+    let shown = chain(&*error);
+    let expected = "no credentials for 127.0.0.1:1 yet (the credentials of the plugin cat)";
+    assert!(shown.starts_with(expected), "{shown}");
+    assert!(client.transport.loading_since().is_some());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use http::{Method, Request, Response};
 use kube::client::Body;
-use larder_transport::{Config, ConnectionStatus, Error};
+use larder_transport::{Config, ConnectionStatus, Error, Probing};
 use tokio::{join, time::Instant};
 
 use crate::{
@@ -227,6 +227,35 @@ async fn an_unanswered_ping_ends_the_connection() {
     );
     assert_eq!(client.metric("dead_peers_total"), 1);
     first_watch(&client, &listener, 100).await;
+}
+
+#[tokio::test]
+async fn silent_connections_are_not_used_again() {
+    let listener = Listener::start().await;
+    let client = client(&listener, plain()).await;
+    let (response, mut ordinary) = join!(client.get("/object"), async {
+        let mut peer = listener.accept(100).await;
+        let stream = peer.request().await;
+        peer.answer(stream).await;
+        peer
+    });
+    drop(response);
+    ordinary.fence().await;
+    let (mut first, mut peer, stream) = first_watch(&client, &listener, 100).await;
+    let link = first.link.clone();
+    assert_eq!(link.probing(), Probing::Ping);
+    link.distrust();
+    // Its watch goes on, for what it is worth.
+    peer.send(stream, b"event\n").await;
+    assert_eq!(first.next().await.unwrap(), "event\n");
+    first_watch(&client, &listener, 100).await;
+    // What was heard from even longer ago is not used either.
+    let (response, ()) = join!(client.get("/object"), async {
+        let mut peer = listener.accept(100).await;
+        let stream = peer.request().await;
+        peer.answer(stream).await;
+    });
+    assert_eq!(response.unwrap().status(), 200);
 }
 
 #[tokio::test]

@@ -67,6 +67,51 @@ async fn floods_of_frames_stop_no_stream() {
 }
 
 #[tokio::test]
+async fn endless_floods_end_the_connection() {
+    // More than any socket holds, and than the bound allows.
+    const ENDLESS: usize = 2_000_000;
+    let early_hints = [&[0x08, 3][..], b"103"].concat();
+    let listener = Listener::start().await;
+    let client = client(&listener, plain()).await;
+    for flood in [
+        frame(PING, 0, 0, b"flooding"),
+        frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]),
+        frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
+        frame(0xbe, 0xff, 1, b"what is this"),
+    ] {
+        let (mut first, mut peer, _) = first_watch(&client, &listener, 100).await;
+        let (sent, read) = join!(peer.flood(&flood, ENDLESS), first.next());
+        assert!(!sent);
+        let error = read.unwrap_err();
+        assert!(error.contains("frames without data"), "{error}");
+    }
+    let (response, sent) = join!(post(&client, "body"), async {
+        let mut peer = listener.accept(100).await;
+        let stream = peer.request().await;
+        let flood = frame(HEADERS, END_HEADERS, stream, &early_hints);
+        peer.flood(&flood, ENDLESS).await
+    });
+    assert!(!sent);
+    transport_error(response.unwrap_err());
+}
+
+#[tokio::test]
+async fn endless_interim_answers_end_the_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let client = Client::new(kube::Config::new(url.parse().unwrap()), config()).await;
+    let (response, ()) = join!(post(&client, "body"), async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        assert!(socket.read(&mut request).await.unwrap() > 0);
+        let chunk = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
+        while socket.write_all(chunk.as_bytes()).await.is_ok() {}
+    });
+    let error = chain(&transport_error(response.unwrap_err()));
+    assert!(error.contains("interim answers without an end"), "{error}");
+}
+
+#[tokio::test]
 async fn data_in_tiny_frames_arrives_whole_and_empty_frames_end_the_connection() {
     let listener = Listener::start().await;
     let client = client(&listener, plain()).await;
@@ -128,7 +173,7 @@ async fn informational_answers_are_passed_over() {
             peer.open(stream).await;
             peer.write(HEADERS, END_HEADERS, stream, &early_hints).await;
         });
-        let mut body = Watch(response.unwrap().into_body());
+        let mut body = Watch::of(response.unwrap());
         read_to(&mut body, b"never").await.unwrap_err();
     });
     assert_eq!(response.unwrap().status(), 200);
@@ -289,7 +334,7 @@ async fn list_that_ends_without_close_notify_is_broken_and_not_short() {
         let client = Client::new(kube, config()).await;
         let cut = cut_in_a_list(listener, authority.server(&[protocol]), is_http2);
         let (response, ()) = join!(client.get("/list"), within(cut));
-        let mut body = Watch(response.unwrap().into_body());
+        let mut body = Watch::of(response.unwrap());
         assert_eq!(body.next().await.unwrap(), HALF, "{protocol}");
         let error = body.next().await.unwrap_err();
         assert!(

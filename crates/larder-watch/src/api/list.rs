@@ -1,6 +1,7 @@
 //! The response to a list, read item by item: only one item is in memory, regardless of the length of the list.
 
 use larder_objects::ResourceVersion;
+use memchr::memchr2;
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
@@ -73,8 +74,7 @@ impl Splitter {
         while let Some(&byte) = data.get(at) {
             if self.in_string && self.depth > 1 && !self.escaped {
                 // Nearly all bytes are in here.
-                let ends = |byte: &u8| matches!(byte, b'"' | b'\\');
-                match data[at..].iter().position(ends) {
+                match memchr2(b'"', b'\\', &data[at..]) {
                     None => break,
                     Some(rest) if rest > 0 => {
                         at += rest;

@@ -9,6 +9,8 @@ use http::StatusCode;
 use http_body::Body as _;
 use kube::client::Body;
 use larder_objects::ResourceVersion;
+use larder_transport::Link;
+use memchr::memchr;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
@@ -17,7 +19,7 @@ use crate::{
     bounds::{ListMeter, OBJECT_BYTES},
     buffer::Buffer,
     error::RequestError,
-    request::Status,
+    request::{Opened, Status},
     target::{Head, Target},
 };
 
@@ -45,6 +47,8 @@ pub(crate) enum WatchEvent<T: Target> {
 /// An open watch. Its memory between two events is the connection's and a few words.
 pub(crate) struct EventStream<T> {
     body: Body,
+    /// Its connection, if that is known.
+    link: Option<Link>,
     target: T,
     buffer: Buffer,
     /// Bytes of `buffer` known to hold no line end.
@@ -55,14 +59,20 @@ pub(crate) struct EventStream<T> {
 
 impl<T: Target> EventStream<T> {
     /// `initial` measures the initial events, if the stream begins with a complete state.
-    pub(super) fn new(body: Body, target: T, initial: Option<ListMeter>) -> Self {
+    pub(super) fn new(opened: Opened, target: T, initial: Option<ListMeter>) -> Self {
         Self {
-            body,
+            body: opened.body,
+            link: opened.link,
             target,
             buffer: Buffer::new(T::SECRET, OBJECT_BYTES),
             scanned: 0,
             initial: initial.map(Box::new),
         }
+    }
+
+    /// The connection, if it is known.
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
     /// The next event; `None` when the stream ended between two events.
@@ -108,9 +118,7 @@ impl<T: Target> EventStream<T> {
     }
 
     fn line_end(&mut self) -> Option<usize> {
-        let found = self.buffer[self.scanned..]
-            .iter()
-            .position(|byte| *byte == b'\n');
+        let found = memchr(b'\n', &self.buffer[self.scanned..]);
         if found.is_none() {
             self.scanned = self.buffer.len();
         }
@@ -213,7 +221,11 @@ mod tests {
             .await
             .unwrap();
         let target = ByName::new(ObjectKey::new("n", "a"));
-        EventStream::new(response.into_body(), target, None)
+        let opened = Opened {
+            body: response.into_body(),
+            link: None,
+        };
+        EventStream::new(opened, target, None)
     }
 
     async fn next(

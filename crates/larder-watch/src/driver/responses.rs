@@ -9,7 +9,10 @@ use crate::{
     api::{EventStream, Listed, WatchEvent},
     error::{RequestError, RequestPhase, outcome_label},
     limits::Permit,
-    reflector::{Decision, Freshness, Next, Phase, STREAMING_SILENCE, STREAMING_TIMEOUT, Synced},
+    reflector::{
+        Decision, Freshness, Next, Phase, STREAMING_SILENCE, STREAMING_TIMEOUT, Synced, WatchEnd,
+        WatchYield,
+    },
     report::{Report, Snapshot},
     sequence::RegistrationSeq,
     target::Target,
@@ -52,13 +55,14 @@ impl<T: Target + Clone> Driver<T> {
                 in_flight,
             }));
         } else {
+            let link = stream.link().cloned();
             self.phase = DriverPhase::Watching(Watching {
                 stream,
                 since: now,
                 timeout,
-                quiet: true,
+                brought: WatchYield::Nothing,
             });
-            self.report(Report::Resumed, shared);
+            self.report(Report::Resumed(link), shared);
         }
     }
 
@@ -119,7 +123,7 @@ impl<T: Target + Clone> Driver<T> {
             stream: collecting.stream,
             since: shared.now,
             timeout: collecting.timeout,
-            quiet: false,
+            brought: WatchYield::Events,
         });
         self.synced(synced, seq, collecting.state, collecting.incomplete, shared);
     }
@@ -172,8 +176,9 @@ impl<T: Target + Clone> Driver<T> {
     ) {
         let now = shared.now;
         self.heard(now);
+        self.proven = self.proven.max(watching.proven(now));
         let reflector = &mut self.reflector;
-        let (since, quiet) = (watching.since, watching.quiet);
+        let (since, brought) = (watching.since, watching.brought);
         let decision = match event {
             Some(Ok(WatchEvent::Changed(item))) => {
                 if reflector.event(T::version(&item)) {
@@ -196,9 +201,9 @@ impl<T: Target + Clone> Driver<T> {
                 debug!(target = ?self.target, %error, "unreadable object in a watch event, ignored");
                 None
             }
-            None => Some(reflector.watch_ended(since, quiet, false, now)),
+            None => Some(reflector.watch_ended(since, brought, WatchEnd::Closed, now)),
             Some(Err(error)) if error.is_transport() => {
-                Some(reflector.watch_ended(since, quiet, true, now))
+                Some(reflector.watch_ended(since, brought, WatchEnd::Broken, now))
             }
             // A second request would get the same unusable response. The object of an unreadable frame is unknown, and
             // only a new state makes up for it.
@@ -210,13 +215,13 @@ impl<T: Target + Clone> Driver<T> {
             self.decide(decision, None, shared);
         } else {
             self.verified(now);
-            watching.quiet = false;
+            watching.brought = WatchYield::Events;
             self.phase = DriverPhase::Watching(watching);
         }
     }
 
     fn synced(
-        &self,
+        &mut self,
         synced: Synced,
         seq: RegistrationSeq,
         state: T::State,
@@ -226,11 +231,17 @@ impl<T: Target + Clone> Driver<T> {
         if synced.reset {
             shared.server.min_version_lost();
         }
+        self.proven = shared.now;
         self.target.verified(Some(&synced.version));
+        let link = match &self.phase {
+            DriverPhase::Watching(watching) => watching.stream.link().cloned(),
+            _ => None,
+        };
         let snapshot = Snapshot {
             state,
             version: synced.version,
             fresh_as_of: synced.confirmed.then_some(seq),
+            link,
             request: self.state_requests,
             reset: synced.reset,
             incomplete,
@@ -253,7 +264,8 @@ impl<T: Target + Clone> Driver<T> {
             },
         };
         if let Some(restart) = decision.restart {
-            self.report(Report::Interrupted(restart), shared);
+            let proven = self.proven;
+            self.report(Report::Interrupted { restart, proven }, shared);
         }
         if let Some(failure) = decision.failure {
             self.report(Report::Failed(failure), shared);

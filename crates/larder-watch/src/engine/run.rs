@@ -12,6 +12,19 @@ use crate::{
     target::Target,
 };
 
+/// What wakes an engine.
+enum Wake {
+    /// An outage is over; retries are spread over that time.
+    OutageOver(Duration),
+    TimerFired(Part),
+    /// The next repeated request may be sent.
+    RepeatDue,
+    /// The targets are due for a look at their liveness.
+    ReviewDue,
+    /// A request or a stream has something.
+    Ready(Part),
+}
+
 /// A timer of a part, and when it fires.
 #[derive(Default)]
 pub(super) struct Timer(Option<(delay_queue::Key, Instant)>);
@@ -29,28 +42,30 @@ impl<T: Target + Clone> Engine<T> {
             if let Some(report) = self.reports.pop_front() {
                 return report;
             }
-            let repeat = self.requests.repeat_at();
-            // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what
-            // is ready at the same time is handled in the same order for the same seed. Streams come last, since a
-            // server that never pauses must not hold up timers.
-            tokio::select! {
-                biased;
-                Ok(()) = self.over.changed() => {
-                    let spread = *self.over.borrow_and_update();
-                    self.retry_early(spread, Instant::now());
-                }
-                Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => match part {
-                    Part::Driver(id) => self.driver_expired(id, Instant::now()),
-                    Part::Check(object) => self.check_expired(object),
-                },
-                // The next repeated request may be sent.
-                () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => {}
-                () = self.pulse.review_due() => self.review(Instant::now()),
-                part = self.ready.next() => match part {
-                    Part::Driver(id) => self.poll_driver(id, Instant::now()),
-                    Part::Check(object) => self.poll_check(object, Instant::now()),
-                },
+            match self.wake().await {
+                Wake::OutageOver(spread) => self.retry_early(spread, Instant::now()),
+                Wake::TimerFired(Part::Driver(id)) => self.driver_expired(id, Instant::now()),
+                Wake::TimerFired(Part::Check(object)) => self.check_expired(object),
+                Wake::RepeatDue => {}
+                Wake::ReviewDue => self.review(Instant::now()),
+                Wake::Ready(Part::Driver(id)) => self.poll_driver(id, Instant::now()),
+                Wake::Ready(Part::Check(object)) => self.poll_check(object, Instant::now()),
             }
+        }
+    }
+
+    /// Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what is ready
+    /// at the same time is handled in the same order for the same seed. Streams come last, since a server that never
+    /// pauses must not hold up timers.
+    async fn wake(&mut self) -> Wake {
+        let repeat = self.requests.repeat_at();
+        tokio::select! {
+            biased;
+            Ok(()) = self.over.changed() => Wake::OutageOver(*self.over.borrow_and_update()),
+            Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => Wake::TimerFired(part),
+            () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => Wake::RepeatDue,
+            () = self.pulse.review_due() => Wake::ReviewDue,
+            part = self.ready.next() => Wake::Ready(part),
         }
     }
 

@@ -154,10 +154,12 @@ impl Scene {
     }
 
     /// The open watch ends after some time.
-    fn watch_ends(&mut self, after: Duration, quiet: bool) -> &mut Self {
+    fn watch_ends(&mut self, after: Duration, brought: WatchYield) -> &mut Self {
         let since = self.now;
         self.now += after;
-        let decision = self.reflector.watch_ended(since, quiet, true, self.now);
+        let decision = self
+            .reflector
+            .watch_ended(since, brought, WatchEnd::Broken, self.now);
         self.decision(decision);
         self
     }
@@ -189,7 +191,7 @@ async fn a_new_reflector_asks_for_the_most_recent_state() {
     check(
         |scene| {
             scene.start(true).state(5).event(7);
-            scene.watch_ends(LONG, false);
+            scene.watch_ends(LONG, WatchYield::Events);
         },
         expect![[r#"
             streaming list, MostRecent
@@ -244,7 +246,10 @@ async fn a_rejected_streaming_list_is_replaced_and_remembered() {
 async fn very_short_quiet_watches_back_off() {
     check(
         |scene| {
-            scene.start(true).state(5).watch_ends(SHORT, true);
+            scene
+                .start(true)
+                .state(5)
+                .watch_ends(SHORT, WatchYield::Nothing);
             scene.backed_off();
         },
         expect![[r#"
@@ -262,7 +267,10 @@ async fn very_short_quiet_watches_back_off() {
 async fn an_expired_version_is_asked_for_again_and_then_dropped() {
     check(
         |scene| {
-            scene.start(true).state(5).watch_ends(LONG, true);
+            scene
+                .start(true)
+                .state(5)
+                .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(410, "")).backed_off();
             scene.fails(status(410, "")).state(20);
         },
@@ -286,7 +294,10 @@ async fn an_expired_version_is_asked_for_again_and_then_dropped() {
 async fn after_an_outage_the_most_recent_state_is_asked_for() {
     check(
         |scene| {
-            scene.start(true).state(5).watch_ends(LONG, true);
+            scene
+                .start(true)
+                .state(5)
+                .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(unreachable_server()).backed_off();
             scene.fails(unreachable_server()).backed_off().state(9);
         },
@@ -312,7 +323,10 @@ async fn after_an_outage_the_most_recent_state_is_asked_for() {
 async fn a_throttled_watch_is_resumed() {
     check(
         |scene| {
-            scene.start(true).state(5).watch_ends(LONG, true);
+            scene
+                .start(true)
+                .state(5)
+                .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(429, "")).backed_off();
         },
         expect![[r#"
@@ -375,7 +389,10 @@ async fn an_older_state_is_believed_the_second_time() {
 async fn a_version_that_the_server_has_not_seen_is_dropped() {
     check(
         |scene| {
-            scene.start(true).state(5).watch_ends(LONG, true);
+            scene
+                .start(true)
+                .state(5)
+                .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(504, "Too large resource version"));
         },
         expect![[r#"
@@ -393,7 +410,10 @@ async fn a_version_that_the_server_has_not_seen_is_dropped() {
 async fn a_version_that_the_server_rejects_is_dropped() {
     check(
         |scene| {
-            scene.start(true).state(5).watch_ends(LONG, true);
+            scene
+                .start(true)
+                .state(5)
+                .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(400, "Invalid")).backed_off();
             scene.fails(status(400, "Invalid"));
             scene.fails(status(400, "Invalid")).state(7);

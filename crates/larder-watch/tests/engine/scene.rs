@@ -261,8 +261,8 @@ impl Scene {
                 item.metadata.name, item.metadata.resource_version
             ),
             Report::Deleted(name, version) => format!("{name} deleted at {version}"),
-            Report::Interrupted(restart) => format!("interrupted: {}", restart.label()),
-            Report::Resumed => "resumed".to_owned(),
+            Report::Interrupted { restart, .. } => format!("interrupted: {}", restart.label()),
+            Report::Resumed(_) => "resumed".to_owned(),
             Report::Failed(failure) => format!("failed: {failure}: {}", failure.error.label()),
             Report::Confirmed(confirmed) => {
                 let version = confirmed.item.as_ref().map(Maps::version);

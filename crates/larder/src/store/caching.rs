@@ -40,7 +40,7 @@ use crate::{
     config::ManagerConfig,
     error::{Error, ErrorKind},
     metrics::Metrics,
-    status::{ObjectState, ObjectStatus},
+    status::{ObjectState, ObjectStatus, Proof},
 };
 
 /// A request that any number of readers wait for.
@@ -127,8 +127,15 @@ impl<K: Object> Cell for CachedState<K> {
                 status.version = object.metadata().resource_version.clone();
             }
         }
-        let age = |answered| now.saturating_duration_since(answered);
-        status.age = known.answered.map(age).unwrap_or_default();
+        let answered = known.answered.unwrap_or(now);
+        status.proof = match &known.failure {
+            None => Proof::At(answered),
+            Some(failure) => Proof::Lost {
+                since: answered,
+                failure: Some(failure.clone()),
+            },
+        };
+        status.age = status.proof.age(now);
         status.failure.clone_from(&known.failure);
     }
 

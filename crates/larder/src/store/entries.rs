@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use crate::{
     changes::Publisher,
     error::{Error, ErrorKind},
-    status::{ObjectState, ObjectStatus},
+    status::{ObjectState, ObjectStatus, Proof},
 };
 
 /// What a store knows about one object.
@@ -269,6 +269,7 @@ impl<C: Cell> StoreEntries<C::Object> for Entries<C> {
                 key: entry.key.clone(),
                 state: ObjectState::Pending,
                 version: ResourceVersion::default(),
+                proof: Proof::At(now),
                 age: Duration::ZERO,
                 failure: None,
                 references: entry.references.load(Ordering::Relaxed),

@@ -20,6 +20,7 @@ mod outages;
 mod races;
 mod reflector;
 mod scripted;
+mod silence;
 mod stale;
 mod third_kind;
 mod throttled;

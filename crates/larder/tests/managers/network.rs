@@ -42,7 +42,7 @@ const PORT: u16 = 6443;
 const TICK: Duration = Duration::from_millis(50);
 /// How long the network misbehaves.
 const STORM: Duration = Duration::from_mins(2);
-/// After this time every dead connection has been noticed (45 s), every delay is over (60 s), every answer of strategy
+/// After this time every dead connection has been noticed (15 s), every delay is over (60 s), every answer of strategy
 /// `Cache` has expired (60 s).
 const HEALING: Duration = Duration::from_secs(170);
 

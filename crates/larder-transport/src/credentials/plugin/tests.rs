@@ -62,7 +62,7 @@ async fn arguments_environment_and_output_reach_no_error() {
 async fn endless_output_ends_the_plugin() {
     assert_eq!(
         failure("while :; do echo $SECRET$SECRET$SECRET$SECRET; done").await,
-        "its output is longer than 1048576 bytes"
+        "its output is longer than 65536 bytes"
     );
 }
 

@@ -10,6 +10,7 @@ use std::sync::{
 
 use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey, ResourceVersion};
+use larder_transport::Link;
 use larder_watch::{ObjectId, RegistrationSeq, RequestError, RequestFailure};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
@@ -20,7 +21,7 @@ use tokio::{
 use crate::{
     changes::ChangeKind,
     error::{Error, ErrorKind},
-    status::{KnownObject, ObjectState, ObjectStatus, StaleObject},
+    status::{KnownObject, ObjectState, ObjectStatus, Proof, StaleObject},
     store::{Cell, Entry},
 };
 
@@ -44,6 +45,8 @@ struct Known<K> {
     version: ResourceVersion,
     /// What is known is as fresh as this registration, so references up to it may read it.
     fresh_as_of: RegistrationSeq,
+    /// The connection of its watch, if that is open and the connection is known.
+    link: Option<Link>,
     /// Boxed, as it is seldom there and there may be very many cells.
     interruption: Option<Box<Interruption>>,
     /// There was a read or a new reference since the task looked last.
@@ -67,7 +70,7 @@ enum KnownState<K> {
 /// What keeps the state from being in sync.
 #[derive(Debug)]
 struct Interruption {
-    /// Since when the state may have changed unnoticed.
+    /// When the state was last proven to be current: it may have changed unnoticed since.
     since: Instant,
     /// The last failed request.
     failure: Option<RequestFailure>,
@@ -177,10 +180,11 @@ impl<K: Object> Known<K> {
         interruption.is_some_and(|interruption| interruption.failure.is_some())
     }
 
-    fn interrupt(&mut self, now: Instant) -> &mut Interruption {
+    fn interrupt(&mut self, since: Instant) -> &mut Interruption {
+        self.link = None;
         self.interruption.get_or_insert_with(|| {
             Box::new(Interruption {
-                since: now,
+                since,
                 failure: None,
             })
         })
@@ -195,12 +199,18 @@ impl<K: Object> Known<K> {
         self.interruption.as_ref()?.failure.as_ref()
     }
 
-    /// For how long the object may have changed unnoticed.
-    fn age(&self, now: Instant) -> Duration {
-        let interruption = self.interruption.as_ref();
-        interruption
-            .map(|interruption| now.saturating_duration_since(interruption.since))
-            .unwrap_or_default()
+    /// By what the state is known to be current.
+    fn proof(&self, now: Instant) -> Proof {
+        match (&self.interruption, &self.link) {
+            (Some(interruption), _) => Proof::Lost {
+                since: interruption.since,
+                failure: interruption.failure.clone(),
+            },
+            (None, Some(link)) if !matches!(self.state, KnownState::Immutable(_)) => {
+                Proof::At(link.last_heard())
+            }
+            (None, _) => Proof::At(now),
+        }
     }
 
     /// The event for subscribers when the state is news.
@@ -223,6 +233,7 @@ impl<K: Object> WatchedState<K> {
                 state: KnownState::Pending,
                 version: ResourceVersion::default(),
                 fresh_as_of: RegistrationSeq::default(),
+                link: None,
                 interruption: None,
                 accessed: false,
                 hits: 0,
@@ -294,7 +305,11 @@ impl<K: Object> WatchedState<K> {
             key: key.clone(),
             state: known.state.as_public(),
             object: known.state.object().cloned(),
-            age: known.age(now),
+            age: match known.proof(now) {
+                // A copy is not written again for each sign of life.
+                Proof::At(_) => Duration::ZERO,
+                lost @ Proof::Lost { .. } => lost.age(now),
+            },
             is_forbidden: known
                 .failure()
                 .is_some_and(|failure| failure.error.is_forbidden()),
@@ -390,9 +405,19 @@ impl<K: Object> WatchedState<K> {
         news.then(|| ChangeKind::Failed(failure.clone()))
     }
 
-    /// The watch continues after an interruption.
-    pub(super) fn resumed(&self, newest: RegistrationSeq) -> Option<ChangeKind> {
+    /// Its watch is open over this connection, if that is known.
+    pub(super) fn watched_over(&self, link: Option<&Link>) {
+        self.known.lock().link = link.cloned();
+    }
+
+    /// The watch continues after an interruption, over this connection, if that is known.
+    pub(super) fn resumed(
+        &self,
+        newest: RegistrationSeq,
+        link: Option<&Link>,
+    ) -> Option<ChangeKind> {
         let mut known = self.open(newest)?;
+        known.link = link.cloned();
         // An open watch does not make a state readable that was not.
         let failure = known.failure();
         if failure.is_some_and(|failure| failure.error.is_unreadable()) {
@@ -401,16 +426,17 @@ impl<K: Object> WatchedState<K> {
         known.resume().then(|| known.event())
     }
 
-    /// The watch is interrupted.
-    pub(crate) fn interrupted(&self, newest: RegistrationSeq, now: Instant) {
+    /// The watch is interrupted; the state was last proven to be current at that time.
+    pub(crate) fn interrupted(&self, newest: RegistrationSeq, proven: Instant) {
         if let Some(mut known) = self.open(newest) {
-            known.interrupt(now);
+            known.interrupt(proven);
         }
     }
 
     /// The watch was stopped: of the known state, only the version still counts, unless the object cannot change.
     pub(super) fn idle(&self) {
         let mut known = self.known.lock();
+        known.link = None;
         if !matches!(known.state, KnownState::Removed | KnownState::Immutable(_)) {
             known.state = KnownState::Idle;
         }
@@ -449,7 +475,8 @@ impl<K: Object> Cell for WatchedState<K> {
             (KnownState::Stale(..), Some(copy)) => copy.metadata().resource_version.clone(),
             _ => known.version.clone(),
         };
-        status.age = known.age(now);
+        status.proof = known.proof(now);
+        status.age = status.proof.age(now);
         status.failure = known.failure().cloned();
     }
 

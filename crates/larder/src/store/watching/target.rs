@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use larder_objects::{Object, ResourceVersion};
+use larder_objects::{Object, ResourceVersion, Stated};
 use larder_transport::path::CollectionPath;
-use larder_watch::{Head, ObjectId, RegistrationSeq, RequestError, Target, collection_path};
+use larder_watch::{Head, ObjectId, RegistrationSeq, RequestError, Target, check, collection_path};
 use smol_str::SmolStr;
 
 use super::{Finding, WatchStoreInner, WatchedState};
@@ -89,6 +89,18 @@ impl<K: Object> Target for WatchTarget<K> {
     }
 
     fn read(&self, json: &[u8]) -> Result<Option<Finding<K>>, RequestError> {
+        if let Self::Object(entry) = self
+            && let Ok(stated) = Stated::<K>::from_json(json)
+            && stated.object.metadata().name == entry.key.name
+        {
+            let version = stated.object.metadata().resource_version.clone();
+            let checked = check(&stated, self.namespace());
+            let object = checked.map(|()| Some(Arc::new(stated.object)));
+            return Ok(Some(Finding {
+                object: object.map_err(Arc::new),
+                ..Finding::absent(Arc::clone(entry), version)
+            }));
+        }
         // Of a namespace, most objects are dropped: only their heads are read.
         let head = Head::of(json);
         let Some(entry) = self.entry(&head.metadata.name) else {

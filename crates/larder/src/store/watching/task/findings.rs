@@ -33,18 +33,18 @@ impl<K: Object> WatchTask<K> {
                 }
                 return self.refresh(target);
             }
-            Report::Interrupted(reason) => {
-                self.inner.metrics.restarted(reason.label());
-                let now = Instant::now();
+            Report::Interrupted { restart, proven } => {
+                self.inner.metrics.restarted(restart.label());
                 for object in self.members(target) {
                     let newest = object.entry.newest_reference();
-                    object.entry.cell.interrupted(newest, now);
+                    object.entry.cell.interrupted(newest, proven);
                 }
                 return;
             }
-            Report::Resumed => {
+            Report::Resumed(link) => {
                 for object in self.members(target) {
-                    let resumed = object.entry.cell.resumed(object.entry.newest_reference());
+                    let newest = object.entry.newest_reference();
+                    let resumed = object.entry.cell.resumed(newest, link.as_ref());
                     self.inner.notify(&object.entry, resumed);
                 }
             }
@@ -116,6 +116,7 @@ impl<K: Object> WatchTask<K> {
             mut state,
             version,
             fresh_as_of,
+            link,
             request,
             reset,
             incomplete,
@@ -139,6 +140,7 @@ impl<K: Object> WatchTask<K> {
             }
             finding.fresh_as_of = fresh_as_of.filter(|_| covered);
             finding.reset = reset;
+            object.entry.cell.watched_over(link.as_ref());
             self.take(finding, RequestPhase::List);
         }
     }

@@ -1,4 +1,4 @@
-//! Looks up the addresses of hosts. For the crates of this workspace.
+//! Looks up the addresses of hosts.
 //!
 //! The system's resolver (`getaddrinfo`) answers, because it follows `/etc/nsswitch.conf`: hosts files, search domains,
 //! multicast DNS. It blocks, for tens of seconds if a name server is silent, and cannot be canceled.

@@ -1,17 +1,14 @@
-//! Ports and users of URLs, and URLs in messages. For the crates of this workspace.
+//! Ports and users of URLs, and URLs in messages.
 //!
 //! Invariant: no user, password, path or query of a URL is shown.
 
-#[cfg(feature = "client")]
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::{Uri, uri::Authority};
-#[cfg(feature = "client")]
 use percent_encoding::percent_decode_str;
 
 /// The port of a URL's authority, or `default` if it has none. `None` if no connection can be opened to it:
 /// [`http::Uri`] takes any number for a port, and then acts as if there were none.
-#[cfg(any(test, feature = "client"))]
-pub(crate) fn port(authority: &Authority, default: u16) -> Option<u16> {
+pub fn port(authority: &Authority, default: u16) -> Option<u16> {
     match port_text(authority) {
         "" => Some(default),
         text => text.parse().ok().filter(|port| *port != 0),
@@ -19,15 +16,14 @@ pub(crate) fn port(authority: &Authority, default: u16) -> Option<u16> {
 }
 
 /// The port as it is written, whether or not it is one; empty if there is none.
-#[cfg(any(test, feature = "client"))]
-pub(crate) fn port_text(authority: &Authority) -> &str {
+fn port_text(authority: &Authority) -> &str {
     let rest = host_and_port(authority).strip_prefix(authority.host());
     let rest = rest.unwrap_or_default();
     rest.strip_prefix(':').unwrap_or_default()
 }
 
 /// The authority without user and password.
-pub(crate) fn host_and_port(authority: &Authority) -> &str {
+pub fn host_and_port(authority: &Authority) -> &str {
     let text = authority.as_str();
     text.rsplit_once('@').map_or(text, |(_, rest)| rest)
 }
@@ -41,8 +37,7 @@ pub fn without_credentials(url: &Uri) -> String {
 }
 
 /// As [`without_credentials`], for text that may be no URL.
-#[cfg(any(test, feature = "client"))]
-pub(crate) fn shown_url(text: &str) -> String {
+pub fn shown_url(text: &str) -> String {
     text.parse().map_or_else(
         |_| "(malformed)".to_owned(),
         |url| without_credentials(&url),
@@ -59,7 +54,6 @@ pub struct InvalidUser;
 /// # Errors
 ///
 /// An escape in them is malformed.
-#[cfg(feature = "client")]
 pub fn basic_authorization(url: &Uri) -> Result<Option<String>, InvalidUser> {
     let authority = url.authority().map_or("", Authority::as_str);
     let Some((user, _)) = authority.rsplit_once('@') else {
@@ -116,7 +110,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "client")]
     #[test]
     fn user_and_password_are_decoded() {
         let basic = |url: &str| basic_authorization(&url.parse().unwrap());
