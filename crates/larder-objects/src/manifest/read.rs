@@ -11,6 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use super::{
     Document, Loader, ManifestError, Origin, Problem, RawObject,
@@ -140,6 +141,19 @@ fn limits(text: &str) -> Limits {
     }
 }
 
+/// The text with one carriage return less before each line feed. It may hold values of Secrets.
+fn without_returns(text: &str) -> Zeroizing<String> {
+    let mut packed = Zeroizing::new(String::with_capacity(text.len()));
+    packed.extend(
+        text.split_inclusive('\n')
+            .flat_map(|line| match line.strip_suffix("\r\n") {
+                Some(line) => [line, "\n"],
+                None => [line, ""],
+            }),
+    );
+    packed
+}
+
 /// Runs `read`; a panic becomes an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, Problem>) -> Result<T, Problem> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Problem::Internal))
@@ -150,6 +164,9 @@ impl Loader {
     pub fn text(&mut self, name: &str, text: &str) {
         let file: Arc<str> = name.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        // kubectl takes one carriage return off the end of each line; a further one is then a line break with its feed.
+        let packed = text.contains("\r\r\n").then(|| without_returns(text));
+        let text = packed.as_deref().map_or(text, String::as_str);
         let mut reading = Reading {
             file: &file,
             limits: limits(text),
@@ -188,6 +205,11 @@ impl Loader {
         }
         let nodes = match yaml::parse(chunk, &mut reading.limits) {
             Ok(nodes) => nodes,
+            Err(error) if chunk.is_directives() => {
+                let problem = "kubectl reads a directive as a document: leave it out";
+                let problem = Problem::Syntax(problem.to_owned());
+                return self.unread(&reading.next(chunk, error.line), problem);
+            }
             Err(error) => {
                 let problem = hinted(error.problem, chunk.text);
                 return self.unread(&reading.next(chunk, error.line), problem);
@@ -196,7 +218,7 @@ impl Loader {
         let nodes = nodes.into_iter().filter(|node| !node.is_null());
         for (index, mut node) in nodes.enumerate() {
             let mut source = reading.next(chunk, node.line);
-            if index > 0 {
+            if index > 0 || chunk.is_ended() {
                 let problem = "kubectl reads no document below `...`: begin it with ---";
                 self.unread(&source, Problem::Syntax(problem.to_owned()));
                 continue;

@@ -2,10 +2,9 @@
 //!
 //! `yes`, `on` and `y` are booleans, `0644` and `0o644` are octal, `1_000` is a thousand, `12:30` and dates are text.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Number, Value};
 
-use crate::digits::split_sign;
+use crate::{digits::split_sign, encoding::decode_base64};
 
 /// The value of plain `text`; `None` when it is text.
 pub(super) fn plain(text: &str) -> Result<Option<Value>, String> {
@@ -35,9 +34,7 @@ pub(super) fn plain(text: &str) -> Result<Option<Value>, String> {
 /// The text that `!!binary` base64 stands for.
 pub(super) fn binary(text: &str) -> Result<Value, String> {
     let packed: String = text.split_ascii_whitespace().collect();
-    BASE64
-        .decode(packed)
-        .ok()
+    decode_base64(&packed)
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .map(Value::String)
         .ok_or_else(|| "a !!binary value is not base64 of UTF-8 text".to_owned())

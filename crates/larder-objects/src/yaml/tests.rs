@@ -98,6 +98,7 @@ fn windows_line_ends_and_directives_are_taken() {
     check(
         "%YAML 1.1\r\n---\r\na: |\r\n  x\r\n---\r\nb: 1\r\n",
         expect![[r#"
+                line 2: did not find expected <document start>
                 3: {"a":"x\n"}
                 6: {"b":1}
             "#]],
