@@ -619,6 +619,45 @@ impl Checkout {
 }
 
 #[test]
+fn file_that_a_checkout_changes_is_named_and_not_read() {
+    let checkout = Checkout::new();
+    for (attribute, text, is_read) in [
+        ("working-tree-encoding=SHIFT_JIS", "", false),
+        ("working-tree-encoding=UTF-8", "", true),
+        ("ident", "# $Id$\n", false),
+        ("ident", "", true),
+        ("filter=own", "", false),
+        ("text eol=crlf", "", true),
+    ] {
+        checkout.write(".gitattributes", &format!("*.yaml {attribute}\n"));
+        // git would convert it.
+        checkout.git("config core.attributesFile /dev/null");
+        checkout.write("k8s/app.yaml", &(text.to_owned() + FROM));
+        checkout.git("-c filter.own.clean=cat add -A");
+        checkout.git("-c user.name=n -c user.email=e -c commit.gpgsign=false commit -q --allow-empty -m text");
+        let run = checkout.diff(".", &["-f", "k8s", "--from", "HEAD"]);
+        let name = attribute.split('=').next().unwrap();
+        assert_eq!(run.code == 2, !is_read, "{attribute}: {run:?}");
+        let is_named = run.stderr.contains(name) && run.stderr.contains("k8s/app.yaml");
+        assert_eq!(is_named, !is_read, "{attribute}: {run:?}");
+    }
+}
+
+#[test]
+fn bare_repository_has_a_message_of_its_own() {
+    let checkout = Checkout::new();
+    checkout.git("clone -q --bare . bare.git");
+    fs::create_dir(checkout.path().join("bare.git/k8s")).unwrap();
+    // It is not in a working tree.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let moved = elsewhere.path().join("bare.git");
+    fs::rename(checkout.path().join("bare.git"), &moved).unwrap();
+    let run = checkout.diff(moved.to_str().unwrap(), &["-f", "k8s", "--from", "HEAD"]);
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("is a bare repository"), "{run:?}");
+}
+
+#[test]
 fn revisions_of_git_are_compared() {
     let checkout = Checkout::new();
     let expected = diff(FROM, &to());

@@ -7,6 +7,10 @@
 //! 3. The repository is the one whose `.git` is nearest above the path. Files of a tree cannot be taken for another:
 //!    git runs in that directory, and looks no further.
 //! 4. git neither asks the network for objects, nor takes locks, nor runs a command of a configuration.
+//! 5. A file that a checkout would have with other bytes, by its attributes, is not read: it is named.
+//!
+//! The author of a revision may be a stranger, whose pull request is looked at. A tree of some kilobytes can have a file
+//! under millions of names, and links that lead through all of them; so there are limits.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,7 +18,7 @@ use std::{
     env,
     ffi::OsStr,
     fs,
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _},
     os::unix::ffi::OsStrExt as _,
     path::{Component, Path, PathBuf},
     process::{Command, Stdio},
@@ -22,6 +26,8 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use larder_objects::manifest::{LEAVES, Loader, Manifests, has_manifest_extension};
+use tempfile::{tempdir, tempfile};
+use zeroize::Zeroizing;
 
 use crate::{input, outcome::Failure};
 
@@ -53,6 +59,10 @@ const MAX_TARGET_BYTES: u64 = 4096;
 const MAX_LOOKUPS: u32 = 10_000;
 /// Why a further link is not read.
 const TOO_MANY_LINKS: &str = "it is a link, and others have led through too many directories";
+/// The attributes by which a checkout changes a file.
+const CHANGING: [&str; 3] = ["working-tree-encoding", "ident", "filter"];
+/// What `ident` replaces.
+const IDENT: &[u8] = b"$Id";
 /// Why a submodule is not read.
 const SUBMODULE: &str = "it is a submodule: its files are in another repository";
 
@@ -101,7 +111,10 @@ fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> an
         Found::Entry(entry, place) if entry.kind == EntryKind::Tree => {
             revision.files(loader, path, (&place, &entry.id), recursive)?
         }
-        Found::Entry(Entry { id, .. }, _) => vec![(path.to_owned(), id)],
+        Found::Entry(Entry { id, .. }, place) => {
+            let shown = path.to_owned();
+            vec![ManifestBlob { shown, place, id }]
+        }
     };
     revision.read(loader, &files)?;
     Ok(true)
@@ -123,6 +136,23 @@ enum EntryKind {
     Tree,
     Link,
     Submodule,
+}
+
+/// A file to read.
+struct ManifestBlob {
+    /// The path in messages.
+    shown: PathBuf,
+    /// Its path in the revision, without links.
+    place: PathBuf,
+    id: String,
+}
+
+/// What a checkout does to a file.
+enum Checkout {
+    /// `$Id$` is replaced in it.
+    Ident,
+    /// Its bytes are others, for this reason.
+    Changed(String),
 }
 
 /// What a revision has at a path.
@@ -170,7 +200,8 @@ impl Revision {
         } else {
             // A link from elsewhere.
             let real = clean.canonicalize()?;
-            (root(&real).context("not in a git repository")?, real)
+            let root = root(&real).ok_or_else(|| no_working_tree(&real))?;
+            (root, real)
         };
         let below = path.strip_prefix(&root)?.to_owned();
         let mut revision = Self {
@@ -332,20 +363,23 @@ impl Revision {
         path: &Path,
         (place, id): (&Path, &str),
         recursive: bool,
-    ) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    ) -> anyhow::Result<Vec<ManifestBlob>> {
         let mut files = Vec::new();
+        let mut add = |shown, place, id| files.push(ManifestBlob { shown, place, id });
         for (below, entry) in self.list(id, recursive)? {
             let shown = path.join(&below);
             match entry.kind {
                 EntryKind::Submodule if recursive => loader.not_read(&shown, SUBMODULE),
-                EntryKind::File if has_manifest_extension(&below) => files.push((shown, entry.id)),
+                EntryKind::File if has_manifest_extension(&below) => {
+                    add(shown, place.join(&below), entry.id);
+                }
                 EntryKind::Link if has_manifest_extension(&below) => {
                     match self.find(&place.join(&below))? {
                         Found::Entry(_, target) if !target.starts_with(place) => {
                             loader.not_read(&shown, LEAVES);
                         }
-                        Found::Entry(entry, _) if entry.kind == EntryKind::File => {
-                            files.push((shown, entry.id));
+                        Found::Entry(entry, target) if entry.kind == EntryKind::File => {
+                            add(shown, target, entry.id);
                         }
                         Found::NotRead(why) => loader.not_read(&shown, why),
                         Found::Entry(..) => loader.not_read(&shown, "it is a link to a directory"),
@@ -358,18 +392,72 @@ impl Revision {
         Ok(files)
     }
 
+    /// What a checkout does to the files at `places`, where it does something.
+    ///
+    /// git reads the attributes of a revision from an index, here one in a directory that is removed afterwards. Older
+    /// versions than 2.40 know no other way.
+    fn checkouts(&self, files: &[ManifestBlob]) -> anyhow::Result<BTreeMap<PathBuf, Checkout>> {
+        let directory = tempdir().context("cannot create a directory for an index")?;
+        let index = directory.path().join("index");
+        let mut git = self.git();
+        git.env("GIT_INDEX_FILE", &index).arg("read-tree");
+        let is_read = git.arg(&self.tree).status().context("cannot run git")?;
+        if !is_read.success() {
+            bail!("cannot read the attributes of its files");
+        }
+        let mut names = tempfile().context("cannot list the files")?;
+        for file in files {
+            names.write_all(file.place.as_os_str().as_bytes())?;
+            names.write_all(b"\0")?;
+        }
+        names.rewind()?;
+        let mut git = self.git();
+        git.env("GIT_INDEX_FILE", &index);
+        git.args(["check-attr", "--cached", "-z", "--stdin"])
+            .args(CHANGING);
+        let output = git.stdin(names).output().context("cannot run git")?;
+        if !output.status.success() {
+            bail!("cannot read the attributes of its files");
+        }
+        let mut fields = output.stdout.split(|byte| *byte == 0);
+        let mut all = BTreeMap::new();
+        // `PATH\0ATTRIBUTE\0VALUE\0`.
+        while let (Some(path), Some(name), Some(value)) =
+            (fields.next(), fields.next(), fields.next())
+        {
+            let (name, value) = (
+                String::from_utf8_lossy(name),
+                String::from_utf8_lossy(value),
+            );
+            if let Some(checkout) = checkout(&name, &value) {
+                let path = PathBuf::from(OsStr::from_bytes(path));
+                match all.get(&path) {
+                    Some(Checkout::Changed(_)) => {}
+                    _ => drop(all.insert(path, checkout)),
+                }
+            }
+        }
+        Ok(all)
+    }
+
     /// Reads the objects of `files`.
-    fn read(&self, loader: &mut Loader, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
+    fn read(&self, loader: &mut Loader, files: &[ManifestBlob]) -> anyhow::Result<()> {
         if files.len() > MAX_FILES {
             bail!("more than {MAX_FILES} manifests");
         }
+        let checkouts = self.checkouts(files)?;
         let mut left = MAX_BYTES;
         let mut git = self.git();
         git.args(["cat-file", "--batch"]).stdin(Stdio::piped());
         let mut child = git.spawn().context("cannot run git")?;
         let mut stdin = child.stdin.take().context("no input of git")?;
         let mut stdout = BufReader::new(child.stdout.take().context("no output of git")?);
-        for (path, id) in files {
+        for ManifestBlob {
+            shown: path,
+            place,
+            id,
+        } in files
+        {
             // One at a time, so that neither side waits for the other to read.
             writeln!(stdin, "{id}")?;
             let mut head = String::new();
@@ -383,13 +471,55 @@ impl Revision {
                 .context("more than 256 MiB of manifests")?;
             // One that is too long is an error of that file; the rest of it is passed over.
             let mut content = stdout.by_ref().take(bytes);
-            loader.input(path, &mut content);
+            match checkouts.get(place) {
+                None => loader.input(path, &mut content),
+                Some(Checkout::Changed(why)) => loader.not_read(path, why),
+                Some(Checkout::Ident) => {
+                    let mut bytes = Zeroizing::new(Vec::new());
+                    content.read_to_end(&mut bytes)?;
+                    if bytes.windows(IDENT.len()).any(|part| part == IDENT) {
+                        loader.not_read(path, "its attribute ident replaces $Id$ at a checkout");
+                    } else {
+                        loader.input(path, &mut &**bytes);
+                    }
+                }
+            }
             io::copy(&mut content, &mut io::sink())?;
             stdout.read_exact(&mut [0])?;
         }
         drop(stdin);
         let _ = child.wait();
         Ok(())
+    }
+}
+
+/// What an attribute does at a checkout.
+fn checkout(name: &str, value: &str) -> Option<Checkout> {
+    match (name, value) {
+        (_, "unspecified" | "unset" | "") => None,
+        ("ident", _) => Some(Checkout::Ident),
+        // git's own encoding.
+        ("working-tree-encoding", "set") => None,
+        ("working-tree-encoding", encoding) if encoding.eq_ignore_ascii_case("UTF-8") => None,
+        (name, value) => {
+            let why = format!("its attribute {name}={value} changes it at a checkout");
+            Some(Checkout::Changed(why))
+        }
+    }
+}
+
+/// Why there is no working tree above `path`.
+fn no_working_tree(path: &Path) -> anyhow::Error {
+    let is_bare = |directory: &&Path| {
+        let holds = |name: &str| directory.join(name).is_dir();
+        directory.join("HEAD").is_file() && holds("objects") && holds("refs")
+    };
+    match path.ancestors().find(is_bare) {
+        Some(bare) => anyhow!(
+            "{} is a bare repository, without files to compare: make a working tree of it with `git worktree add`",
+            bare.display()
+        ),
+        None => anyhow!("not in a git repository"),
     }
 }
 
