@@ -633,7 +633,7 @@ pub(crate) enum RefsOutput {
 /// supervisors that restart larder themselves.
 ///
 /// The exit code is the command's, or 128 plus the number of the signal that ended it; 127 if the command is not found,
-/// 126 if it cannot be executed.
+/// 126 if it cannot be executed, 125 if larder itself failed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder exec -f app.yaml --pod prod/web -c web -- ./server --port 8080

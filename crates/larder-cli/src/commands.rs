@@ -21,7 +21,7 @@ use std::process::ExitCode;
 pub use self::diff::manifests_of_revision;
 pub(crate) use self::sidecar::{run as run_sidecar, run_reload};
 
-use crate::{args::Command, outcome::Failure};
+use crate::{args::Command, outcome::Failure, runtime::keep_running};
 
 /// Runs a command and returns the exit code of the process.
 ///
@@ -30,15 +30,23 @@ use crate::{args::Command, outcome::Failure};
 /// The command stopped early.
 pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => {
+            keep_running()?;
+            run::run(args)
+        }
         Command::Status(args) => status::run(&args),
         Command::Ui(args) => ui::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::LogLevel(args) => log_level::run(&args),
-        Command::Exec(args) => exec::run(args),
-        Command::Sidecar(args) => sidecar::run(&args),
-        Command::ExecStage { plan } => Ok(larder_exec::run_stage(&plan)?),
+        Command::Exec(args) => exec::run(args).map_err(Failure::of_exec),
+        Command::Sidecar(args) => {
+            keep_running()?;
+            sidecar::run(&args)
+        }
+        Command::ExecStage { plan } => {
+            larder_exec::run_stage(&plan).map_err(|error| Failure::from(error).of_exec())
+        }
         Command::ExecAnchor => exec::run_anchor(),
         Command::Render(args) => render::run(&args),
         Command::Diff(args) => diff::run(&args),

@@ -27,6 +27,7 @@ mod runtime;
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use clap::Parser;
+use larder_console::Console;
 
 #[doc(hidden)]
 pub use self::commands::manifests_of_revision;
@@ -52,6 +53,8 @@ pub fn label_settings(
 }
 
 fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -> ExitCode {
+    // Its end writes the last lines, those of a failure included.
+    let _console = Console::default();
     logging::hide_panic_texts();
     let result = if is_called("configmap-reload") {
         let args = args::ReloadArgs::try_parse_from(with_double_dashes(std::env::args_os()));
@@ -59,7 +62,6 @@ fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -
     } else {
         A::try_parse().map(run)
     };
-    logging::limit::report();
     match result {
         Err(usage) => output::usage(&usage),
         Ok(Ok(code)) => code,

@@ -4,6 +4,7 @@
 //! 1. The text of a panic is never printed. It may quote input that holds a Secret.
 //! 2. No control character of a name or error reaches the terminal, and none forges a line.
 //! 3. No pod, object or client determines how much is logged ([`limit`]).
+//! 4. A reader of the log that has stopped stops nothing else: lines are passed on to `larder_console`.
 
 pub(crate) mod limit;
 
@@ -14,6 +15,7 @@ use std::{
 };
 
 use larder_agent::local_api::LogControl;
+use larder_console::{Format, Stream};
 use tracing::{Event, Level, Subscriber, dispatcher, error, field};
 use tracing_subscriber::{
     EnvFilter,
@@ -51,34 +53,50 @@ pub(crate) fn hide_panic_texts() {
     }));
 }
 
-/// Starts logging, once, in commands that keep running. Returns the control of its filter.
-pub(crate) fn start(format: LogFormat) -> LogControl {
+/// The log of a command that keeps running.
+pub(crate) struct Log {
+    /// Changes its filter.
+    pub(crate) control: LogControl,
+    /// What its lines are limited by.
+    pub(crate) limit: LineLimit,
+}
+
+/// Starts logging, once, in commands that keep running.
+pub(crate) fn start(format: LogFormat) -> Log {
+    larder_console::hold(match format {
+        LogFormat::Text => Format::Text,
+        LogFormat::Json => Format::Json,
+    });
+    let limit = LineLimit::default();
     let (filter, control) = reload::Layer::new(filter(Level::INFO));
     let log = tracing_subscriber::fmt::layer()
         // They would be printed to standard error, which panics when that is a broken pipe.
         .log_internal_errors(false)
         .with_target(false);
-    let subscriber = tracing_subscriber::registry().with(filter).with(LineLimit);
+    let subscriber = tracing_subscriber::registry()
+        .with(filter)
+        .with(limit.clone());
     match format {
         LogFormat::Text => {
             // No colors: in a line with them, an escape sequence of a name would go unnoticed.
             let log = log.with_ansi(false);
-            let log = log.with_writer(|| EscapedLines(io::stderr()));
+            let log = log.with_writer(|| EscapedLines);
             subscriber.with(log).init();
         }
         LogFormat::Json => {
             let log = log.json().flatten_event(true);
-            subscriber.with(log.with_writer(io::stderr)).init();
+            subscriber.with(log.with_writer(|| WholeLines)).init();
         }
     }
     let shown = control.clone();
-    LogControl::new(
+    let control = LogControl::new(
         move || shown.with_current(ToString::to_string).unwrap_or_default(),
         move |text| {
             let new = parse(text)?;
             control.reload(new).map_err(|error| error.to_string())
         },
-    )
+    );
+    Log { control, limit }
 }
 
 /// The filter of `LARDER_LOG`, by default that of `level`.
@@ -90,15 +108,22 @@ fn filter(level: Level) -> EnvFilter {
 }
 
 /// Starts logging as k8s-sidecar does: three fields for each event. `LARDER_LOG` overrides the level.
-pub(crate) fn start_sidecar(settings: &LogSettings) {
+pub(crate) fn start_sidecar(settings: &LogSettings) -> LineLimit {
+    larder_console::hold(if settings.json {
+        Format::Json
+    } else {
+        Format::Text
+    });
+    let limit = LineLimit::default();
     tracing_subscriber::fmt()
         .with_env_filter(filter(settings.level))
         .log_internal_errors(false)
-        .with_writer(|| EscapedLines(io::stderr()))
+        .with_writer(|| EscapedLines)
         .event_format(*settings)
         .finish()
-        .with(LineLimit)
+        .with(limit.clone())
         .init();
+    limit
 }
 
 /// `time`, `level` and `msg`; the fields of an event follow its message.
@@ -134,18 +159,37 @@ where
 
 /// Writes lines in which every character that a terminal acts on is escaped, line ends within the line included. Each
 /// write is one line.
-struct EscapedLines<W>(W);
+struct EscapedLines;
 
-impl<W: Write> Write for EscapedLines<W> {
+impl Write for EscapedLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(line);
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        live::above(|| writeln!(self.0, "{}", escaped(text)))?;
+        live::above(escaped_line(line));
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        Ok(())
+    }
+}
+
+fn escaped_line(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    format!("{}\n", escaped(text))
+}
+
+/// Writes lines of JSON, in which nothing acts on a terminal.
+struct WholeLines;
+
+impl Write for WholeLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // If it is dropped, it is counted.
+        let _ = larder_console::write(Stream::Err, line.to_vec());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -167,6 +211,8 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
 mod tests {
     use std::process::Command;
 
+    use larder_console::Console;
+
     use super::*;
 
     const CANARY: &str = "hunter2";
@@ -175,6 +221,7 @@ mod tests {
     #[test]
     #[ignore = "panics"]
     fn child_panics() {
+        let _console = Console::default();
         hide_panic_texts();
         if std::env::var_os("LOGGED").is_some() {
             start(LogFormat::Json);
@@ -214,11 +261,9 @@ mod tests {
 
     #[test]
     fn names_forge_no_line_and_reach_no_terminal() {
-        let mut written = Vec::new();
         let line = b"WARN manifest rejected path=a\x1b[31m\nFAKE.yaml\n";
-        EscapedLines(&mut written).write_all(line).unwrap();
         let expected = "WARN manifest rejected path=a\\u{1b}[31m\\nFAKE.yaml\n";
-        assert_eq!(String::from_utf8(written).unwrap(), expected);
+        assert_eq!(escaped_line(line), expected);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! | 1 | something requested failed, and the rest was done |
 //! | 2 | bad usage, or unreadable input |
 //!
-//! `larder diff` is like `kubectl diff`: 0 is no difference, 1 is differences, 2 is an error.
+//! `larder diff` is like `kubectl diff`: 0 is no difference, 1 is differences, 2 is an error. `larder exec` is like
+//! docker and env: 125 is its own failure, 126 and 127 are a command that cannot be run or found, others the command's.
 
 use std::{error::Error, io, process::ExitCode};
 
@@ -16,6 +17,9 @@ use larder_objects::chain;
 pub(crate) fn partial_if(failed: bool) -> ExitCode {
     ExitCode::from(u8::from(failed))
 }
+
+/// Exit code of `larder exec` for its own failures, bad usage included.
+pub(crate) const EXEC_FAILED: u8 = 125;
 
 /// The reason why a command stopped early.
 #[derive(Debug)]
@@ -30,6 +34,14 @@ impl Failure {
         Self {
             error: anyhow::Error::msg(message.into()),
             exit_code: ExitCode::from(2),
+        }
+    }
+
+    /// The same failure of `larder exec`.
+    pub(crate) fn of_exec(self) -> Self {
+        Self {
+            exit_code: ExitCode::from(EXEC_FAILED),
+            ..self
         }
     }
 

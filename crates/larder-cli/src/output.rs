@@ -27,9 +27,11 @@ use std::{
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use jiff::Timestamp;
+use larder_console::Stream;
 pub(crate) use larder_console::{error, escaped, first_names, note};
 
 pub(crate) use self::style::{Paint, Style};
+use crate::outcome::EXEC_FAILED;
 
 /// The commands that read manifests with `-f`.
 const READ_FILES: [&str; 4] = ["diff", "exec", "refs", "render"];
@@ -53,6 +55,12 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     {
         note(format_args!("to read {word}, write -f {word}"));
     }
+    let is_exec = env::args_os()
+        .nth(1)
+        .is_some_and(|command| command == "exec");
+    if is_exec && error.use_stderr() {
+        return ExitCode::from(EXEC_FAILED);
+    }
     code
 }
 
@@ -62,6 +70,14 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 ///
 /// Standard output cannot be written for another reason.
 pub(crate) fn results(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    // All lines of a command that goes on wait in one place.
+    if larder_console::is_held() {
+        let mut text = Vec::new();
+        print(&mut text)?;
+        // If it is dropped, its lines are counted.
+        let _ = larder_console::write(Stream::Out, text);
+        return Ok(());
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = print(&mut out).and_then(|()| out.flush());
     // Dropping the buffer would try to write it again.

@@ -10,8 +10,9 @@ use std::{
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
+use rustix::{fs::Mode, process::umask};
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
     flag,
 };
 use tokio::{
@@ -68,6 +69,8 @@ fn run_on<T, E: From<anyhow::Error>>(
     let runtime = builder.enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
     start_threads(&runtime);
+    // This process may have threads from here on.
+    larder_console::begin();
     let result = runtime.block_on(work);
     // Dropped, it would wait for its blocking threads however long they take. The process ends them.
     runtime.shutdown_timeout(LEFTOVERS_TIMEOUT);
@@ -83,6 +86,23 @@ fn start_threads(runtime: &Runtime) {
         drop(runtime.spawn_blocking(move || drop(all_begun.lock())));
     }
     drop(waiting);
+}
+
+/// What a command does first that keeps running. SIGHUP asks it to read its settings, which it has not read yet. A file
+/// that grows over its limit fails, and does not end the process. What this user creates, this user can use.
+///
+/// # Errors
+///
+/// Signals cannot be handled.
+pub(crate) fn keep_running() -> anyhow::Result<()> {
+    for signal in [SIGHUP, SIGXFSZ] {
+        // Unlike an ignored signal, one that is handled has its default action in processes that this one starts.
+        let handled = flag::register(signal, Arc::default());
+        handled.context("cannot handle signals")?;
+    }
+    let given = umask(Mode::RWXU);
+    umask(given - Mode::RWXU);
+    Ok(())
 }
 
 /// A listener on `address`, and the address with its port.

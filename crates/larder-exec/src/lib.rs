@@ -79,7 +79,8 @@ impl Exec {
         needed.extend(std::env::current_dir());
         needed.extend(std::env::current_exe());
         let container = self.target.container();
-        needed.extend(container.working_dir.map(PathBuf::from));
+        let directory = container.working_dir.filter(|path| !path.is_empty());
+        needed.extend(directory.map(PathBuf::from));
         let mounts = container.volume_mounts.iter();
         needed.extend(mounts.map(|mount| Path::new("/").join(&mount.mount_path)));
         let volumes = pod_volumes(&self.target.pod);

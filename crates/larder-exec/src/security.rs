@@ -141,6 +141,43 @@ pub(crate) fn has_read_only_root(container: ContainerView<'_>) -> bool {
     own.and_then(|own| own.read_only_root_filesystem) == Some(true)
 }
 
+/// Fields of the pod that are not carried out. `mapped` as in [`identity`].
+pub(crate) fn unsupported_fields(
+    pod: &Pod,
+    container: ContainerView<'_>,
+    mapped: Option<(u32, u32)>,
+) -> Vec<&'static str> {
+    let spec = pod.spec.as_ref();
+    let own = container.security_context;
+    let privileged = own.and_then(|own| own.privileged) == Some(true);
+    let fields = [
+        // The command keeps the caller's user namespace, or has one with a single user.
+        (
+            "hostUsers: false",
+            spec.and_then(|spec| spec.host_users) == Some(false),
+        ),
+        // It sees all processes in /proc, but is in a PID namespace of its own.
+        (
+            "hostPID: true",
+            spec.and_then(|spec| spec.host_pid) == Some(true),
+        ),
+        // The network is always that of the caller, which may be another than the machine's.
+        (
+            "hostNetwork: true",
+            spec.and_then(|spec| spec.host_network) == Some(true) && !is_host_network(),
+        ),
+        ("privileged: true", privileged && mapped.is_some()),
+    ];
+    let set = fields.into_iter().filter(|(_, is_set)| *is_set);
+    set.map(|(field, _)| field).collect()
+}
+
+/// Whether the network of this process is that of process 1, as far as that can be seen.
+fn is_host_network() -> bool {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net"));
+    of("1").map_or(true, |host| of("self").is_ok_and(|own| own == host))
+}
+
 /// Fields of the security contexts that only a container runtime can apply.
 pub(crate) fn unsupported(pod: &Pod, container: ContainerView<'_>) -> Vec<&'static str> {
     let (of_pod, own) = contexts(pod, container);

@@ -18,7 +18,7 @@ use crate::{
     hooks::CommandHooks,
     origin::{ExecSettings, Origin, OriginRead},
     sandbox::{self, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan},
-    security::{identity, unsupported},
+    security::{identity, unsupported, unsupported_fields},
     start::{MountSource, MountedVolume, Start},
     subpaths::SubPaths,
     target::ExecTarget,
@@ -109,6 +109,13 @@ impl<'a> Session<'a> {
             console::note(format_args!(
                 "securityContext: {} cannot be applied here, ignored",
                 unsupported.join(", ")
+            ));
+        }
+        let fields = unsupported_fields(&target.pod, target.container(), sandbox.mapped);
+        if !fields.is_empty() {
+            console::note(format_args!(
+                "{} cannot be carried out here, ignored",
+                fields.join(", ")
             ));
         }
         let follows_subpaths = settings.subpath_updates;

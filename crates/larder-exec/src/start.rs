@@ -4,12 +4,13 @@
 use std::{collections::BTreeSet, ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
 
 use anyhow::bail;
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use larder_console::first_names;
 use larder_projection::{
     BindOptions, ContainerView, Environment, RuntimeFeatures, VolumeKind, mounts,
 };
 
+use rustix::system::uname;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -20,6 +21,13 @@ use crate::{
 
 /// Variables that an image would set; the caller's take their place where the container sets none.
 const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
+
+/// The variable that a container runtime sets.
+const HOSTNAME: &str = "HOSTNAME";
+/// Longest name of a machine (kubelet 1.36, `pkg/kubelet/util/util.go`).
+const MAX_HOST_NAME: usize = 63;
+/// Longest argument or variable of Linux (`MAX_ARG_STRLEN`).
+const MAX_VARIABLE_BYTES: usize = 128 << 10;
 
 /// Most variables that a message names.
 const NAMED_VARIABLES: usize = 8;
@@ -95,12 +103,21 @@ impl Start {
                 options: mount.options,
             })
         });
+        let mounts: Vec<_> = mounts.collect();
+        if let Some(mount) = mounts.iter().find(|mount| mount.target == "/") {
+            bail!(
+                "cannot mount volume {} on /: the command itself is there; mount it on a directory",
+                mount.volume
+            );
+        }
+        let environment = with_caller(&variables, pod);
+        check_lengths(&environment)?;
         let identity = identity(pod, container, mapped)?;
         let directory = container.working_dir.filter(|path| !path.is_empty());
         let directory = directory.map(|path| format!("/{}", path.trim_start_matches('/')));
         Ok(Self {
-            mounts: mounts.collect(),
-            environment: with_caller(&variables),
+            mounts,
+            environment,
             settings: CommandSettings {
                 working_dir: directory,
                 command: command(given, container, &variables)?,
@@ -193,11 +210,44 @@ fn command(
         .collect()
 }
 
-/// The variables of the container, and those of the caller in place of the image's.
-fn with_caller(variables: &Environment<'_>) -> Vec<(String, Vec<u8>)> {
+/// Rejects a variable with which Linux starts no command.
+fn check_lengths(variables: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
+    // With `=` and a zero.
+    let length = |(name, value): &(String, Vec<u8>)| name.len() + value.len() + 2;
+    match variables
+        .iter()
+        .find(|one| length(one) > MAX_VARIABLE_BYTES)
+    {
+        Some((name, value)) => bail!(
+            "variable {name} has {} bytes: Linux starts no command with a variable over 128 KiB; mount it as a file",
+            value.len()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The name of the pod's machine: `hostname`, or the pod's name, which the kubelet cuts to 63 characters; that of this
+/// machine where the pod uses its network.
+fn host_name(pod: &Pod) -> String {
+    let spec = pod.spec.as_ref();
+    if spec.and_then(|spec| spec.host_network) == Some(true) {
+        return uname().nodename().to_string_lossy().into_owned();
+    }
+    let given = spec.and_then(|spec| spec.hostname.as_deref());
+    let given = given.filter(|name| !name.is_empty());
+    let name = given.or(pod.metadata.name.as_deref()).unwrap_or_default();
+    let end = name.floor_char_boundary(MAX_HOST_NAME);
+    name[..end].trim_end_matches(['-', '.']).to_owned()
+}
+
+/// The variables of the container, and those that a runtime or the image would set.
+fn with_caller(variables: &Environment<'_>, pod: &Pod) -> Vec<(String, Vec<u8>)> {
     let own = variables.iter();
     let own = own.map(|(name, variable)| (name.to_owned(), variable.value.to_vec()));
     let mut all: Vec<_> = own.collect();
+    if variables.get(HOSTNAME).is_none() {
+        all.push((HOSTNAME.to_owned(), host_name(pod).into_bytes()));
+    }
     for name in FROM_CALLER {
         if variables.get(name).is_none()
             && let Some(value) = std::env::var_os(name)

@@ -1,6 +1,6 @@
 //! Runs the steps of a round on a command: signals, HTTP requests, restarts, and commands in its view.
 
-use std::{collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, fs, path::PathBuf, rc::Rc, time::Duration};
 
 use larder_actions::{
     StepEnvironment, StepOutcome,
@@ -21,12 +21,9 @@ use tokio::{
 };
 
 use crate::{
-    sandbox::{CommandSettings, HookPlan, StagePlan},
+    sandbox::{CommandSettings, HookPlan, NOT_FOUND, StagePlan},
     session::{CommandState, Session, Started, write_plan},
 };
-
-/// Beginning of the stage's message that a command does not exist, and its exit status.
-const NOT_FOUND: (&str, &str) = ("larder: cannot run ", "exit status 127");
 
 /// A restart that a hook asks the supervisor for.
 pub(crate) struct RestartRequest {
@@ -90,6 +87,12 @@ pub(crate) fn run<'a>(
 }
 
 impl CommandEnvironment<'_> {
+    /// Where the stage of a hook's command writes why it could not become the command.
+    fn failure_of(&self, change: &PodChange) -> PathBuf {
+        let name = format!("hook-{}.failure", change.round);
+        self.context.staging.join(name)
+    }
+
     /// The reason of a step that needs no action: the command has read the new content.
     fn started_since(&self) -> Result<(), StepOutcome> {
         // A step before this one may have restarted it.
@@ -196,6 +199,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
             },
             environment: environment(started, launch.variables),
             changes: launch.changes,
+            failure: self.failure_of(change),
         });
         let path = self.context.staging.join(format!("hook-{}", change.round));
         write_plan(&path, &plan).map_err(LaunchError::prepare("write the plan"))?;
@@ -212,7 +216,11 @@ impl StepEnvironment for CommandEnvironment<'_> {
     }
 
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
-        if report.begins_with(NOT_FOUND.0) && report.outcome.reason() == NOT_FOUND.1 {
+        let failure = self.failure_of(change);
+        let code = fs::read(&failure).unwrap_or_default();
+        // Without a stage, there is none.
+        let _ = fs::remove_file(failure);
+        if code == [NOT_FOUND] {
             return StepOutcome::Failed(LaunchError::NotFound.to_string());
         }
         let hook = &change.hook;

@@ -38,8 +38,8 @@ use crate::{
 
 /// Why a command is started that has failed.
 const CHANGED: &str = "the content has changed, starting the command again";
-/// Exit code of a command that cannot be started.
-const CANNOT_START: i32 = 126;
+/// Exit code of a command that larder cannot start.
+const CANNOT_START: i32 = 125;
 
 /// An event that wakes the supervisor.
 enum SupervisorEvent {

@@ -19,9 +19,9 @@ use crate::{
 };
 
 pub(super) fn run(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
-    logging::start(args.log_format);
+    let log = logging::start(args.log_format);
     raise_descriptor_limit();
-    block_on_all_cores(serve(args))
+    block_on_all_cores(log.limit.reporting(serve(args)))
 }
 
 /// Serves until a signal arrives.
@@ -60,7 +60,7 @@ async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     let kubeconfig = args.kubeconfig_out.as_ref();
     let kubeconfig = kubeconfig.map(|path| KubeconfigFile::of_admin(path, &server, address));
     let kubeconfig = kubeconfig.transpose()?;
-    output::results(|out| writeln!(out, "listening on https://{address}"))?;
+    larder_console::report(format_args!("listening on https://{address}"));
     if kubeconfig.is_none() {
         output::note("no client can log in: write a kubeconfig with --kubeconfig-out FILE");
     }

@@ -1,6 +1,9 @@
 //! `larder clean`: removes the files and mounts of a stopped agent.
 
-use std::{path::Path, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use larder_agent::clean::Leftovers;
 use larder_objects::chain;
@@ -35,25 +38,31 @@ pub(super) fn run(args: &CleanArgs) -> Result<ExitCode, Failure> {
     } else {
         "removed"
     };
-    let mut lines = Vec::new();
+    // With the place of each.
+    let mut found_lines = Vec::new();
+    let pods = found.path().join("pods");
     for pod in &found.pods {
         let name = match &pod.name {
             Some((namespace, name)) => format!("{namespace}/{name}"),
             None => pod.uid.clone(),
         };
         let volumes = output::count(pod.volumes.len(), "volume");
-        lines.push(format!("{verb} pod {name}: {volumes}"));
+        found_lines.push((format!("{verb} pod {name}: {volumes}"), pods.join(&pod.uid)));
     }
     let others = found.others.iter();
-    lines.extend(others.map(|path| format!("{verb} {}", path.display())));
+    found_lines.extend(others.map(|path| (format!("{verb} {}", path.display()), path.clone())));
     let root = found.path().to_owned();
     let shown = root.display();
+    let lines = |found: Vec<(String, PathBuf)>| found.into_iter().map(|(line, _)| line);
     if args.dry_run {
+        let mut lines: Vec<_> = lines(found_lines).collect();
         lines.push(format!("{verb} {shown} if nothing else is in it"));
         output::lines(&lines)?;
         return Ok(ExitCode::SUCCESS);
     }
     let (errors, is_left) = found.remove();
+    found_lines.retain(|(_, path)| path.symlink_metadata().is_err());
+    let mut lines: Vec<_> = lines(found_lines).collect();
     lines.extend(match (errors.is_empty(), is_left) {
         (false, _) => None,
         (true, false) => Some(format!("{verb} {shown}")),

@@ -13,12 +13,15 @@ mod origin;
 
 use std::{process::ExitCode, sync::Arc};
 
+use larder_console::Format;
 use larder_exec::{Exec, ExecSettings, exit_code};
 
 use self::origin::Origin;
 use crate::{args::ExecArgs, outcome::Failure, runtime::block_on};
 
 pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
+    // A reader that stops must not stop the command.
+    larder_console::hold(Format::Text);
     let origin = Arc::new(Origin::new(args)?);
     let seen = origin.stamps();
     let (target, _) = origin.read()?;

@@ -29,11 +29,12 @@ use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     checkpoint::ClusterId,
     config::{Config, Flags},
-    local_api::{self, LogControl, OwnSocket, Program},
+    local_api::{self, OwnSocket, Program},
     root_dir::RootDir,
     status::AgentOverview,
 };
 use larder_connections::{Acceptor, raise_descriptor_limit};
+use larder_console::{Format, Stream};
 use larder_objects::chain;
 use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
@@ -50,7 +51,7 @@ use self::{embedded::Embedded, systemd::ServiceManager};
 use crate::{
     agent::{self, cluster_id, config},
     args::{Args, RunArgs},
-    logging,
+    logging::{self, Log, limit::LineLimit},
     outcome::Failure,
     output::{self, live},
     rendered::project_text,
@@ -75,7 +76,8 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let mut config = config(&args.place, flags(&args))?;
     beside::find_kubelet(&args, &mut config)?;
     beside::protect(&config)?;
-    block_on(serve(&args, config, log))
+    let limit = log.limit.clone();
+    block_on(limit.reporting(serve(&args, config, log)))
 }
 
 /// The flags that override the configuration file.
@@ -121,7 +123,7 @@ struct AgentOrigin {
     _transport: Option<larder_transport::Transport>,
 }
 
-async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<ExitCode, Failure> {
+async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Failure> {
     raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = match config.beside {
@@ -137,7 +139,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<ExitCo
     let listener = http::bind(config.listen).await?;
     let program = Program::new(config.clone())
         .flags(typed_flags())
-        .log(log)
+        .log(log.control)
         .projector(project_text)
         .shutdown(shutdown.clone());
     let pod_deletion = if args.end_pods || origin.embedded.is_some() {
@@ -188,7 +190,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<ExitCo
         "agent",
         agent.run(shutdown.clone()).map_err(anyhow::Error::from),
     );
-    let summary = summarize(handle.clone(), manifests);
+    let summary = summarize(handle.clone(), manifests, log.limit);
     let summary = shutdown.clone().run_until_cancelled_owned(summary);
     tasks.spawn(SUMMARY_TASK, summary.map(|_| Ok(())));
     let manager = ServiceManager::from_env();
@@ -315,7 +317,7 @@ async fn is_ready_within(agent: &AgentHandle, limit: Duration) -> bool {
 /// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
 /// over all pods is done. After it, redraws what is served on a terminal that can show it as a whole; elsewhere, reports
 /// each pod that comes, goes or waits.
-async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
+async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>, limit: LineLimit) {
     // In both cases: the summary shows what is missing.
     let mut is_ready = is_ready_within(&agent, SUMMARY).await;
     let mut changes = agent.pod_changes();
@@ -325,17 +327,24 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     };
     let mut shown = agent.overview();
     let text = whole(&shown);
-    // One that the terminal cannot hold would lose lines.
-    let is_live = live::fits(&text);
-    let show = |text: String| {
-        if is_live {
-            live::draw(text);
-        } else {
-            // A closed standard output is no reason to stop.
-            let _ = output::results(|out| out.write_all(text.as_bytes()));
-        }
+    let display = if larder_console::format() == Format::Json {
+        Display::Json
+    } else if live::fits(&text) {
+        Display::Live
+    } else {
+        // One that the terminal cannot hold would lose lines.
+        Display::Lines
     };
-    show(text);
+    match display {
+        Display::Live => live::draw(text),
+        Display::Lines => print(text),
+        Display::Json => {
+            larder_console::report(summary::headline(&shown, output::Style::PLAIN));
+            summary::news(&[], &shown.pods, &limit)
+                .iter()
+                .for_each(summary::PodNews::report);
+        }
+    }
     while !is_ready {
         let overview = agent.overview();
         let waiting_for = overview.silent_sources.join(", ");
@@ -351,11 +360,28 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
         sleep(SETTLE).await;
         changes.mark_unchanged();
         let overview = agent.overview();
-        show(if is_live {
-            whole(&overview)
-        } else {
-            summary::changes(&shown.pods, &overview.pods, style)
-        });
+        let news = || summary::news(&shown.pods, &overview.pods, &limit);
+        match display {
+            Display::Live => live::draw(whole(&overview)),
+            Display::Lines => print(news().iter().map(|news| news.line(style)).collect()),
+            Display::Json => news().iter().for_each(summary::PodNews::report),
+        }
         shown = overview;
     }
+}
+
+/// How what is served is shown.
+#[derive(Clone, Copy)]
+enum Display {
+    /// As a whole, redrawn in place.
+    Live,
+    /// As a whole once, then by a line for each pod that comes, goes or waits.
+    Lines,
+    /// By a line for each pod, as those of the log.
+    Json,
+}
+
+fn print(text: String) {
+    // If it is dropped, its lines are counted.
+    let _ = larder_console::write(Stream::Out, text.into_bytes());
 }

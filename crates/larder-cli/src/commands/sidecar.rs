@@ -76,16 +76,17 @@ pub(crate) fn run_reload(
     ignored: &[&str],
 ) -> Result<ExitCode, Failure> {
     let settings = reload_settings(args).map_err(Failure::unreadable)?;
-    logging::start(log);
+    let log = logging::start(log);
     warn_of(ignored);
-    block_on(until_signal(|shutdown| reload(settings, shutdown)))
+    let run = until_signal(|shutdown| reload(settings, shutdown));
+    block_on(log.limit.reporting(run))
 }
 
 fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<ExitCode, Failure> {
     let settings = own_settings(args).map_err(Failure::unreadable)?;
-    logging::start(args.log_format);
+    let log = logging::start(args.log_format);
     warn_of(ignored);
-    block_on(async {
+    let run = async {
         let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
         let (client, _transport) = agent::connect(source).await?;
         let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
@@ -98,7 +99,8 @@ fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<ExitCode, Failure> {
         });
         let run = |shutdown| own(settings, client, Arc::default(), reloads, shutdown);
         until_signal(run).await
-    })
+    };
+    block_on(log.limit.reporting(run))
 }
 
 fn run_label(args: &SidecarArgs) -> Result<ExitCode, Failure> {
@@ -113,8 +115,8 @@ fn run_label(args: &SidecarArgs) -> Result<ExitCode, Failure> {
     });
     let read = read.map_err(|errors| Failure::unreadable(errors.join("; ")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
-    logging::start_sidecar(&read.log);
-    block_on(async {
+    let limit = logging::start_sidecar(&read.log);
+    let run = async {
         let source = match read.kubeconfig.as_deref() {
             None if read.skip_tls_verify => ClusterSource::InClusterUnverified,
             kubeconfig => agent::origin(kubeconfig, None),
@@ -125,7 +127,8 @@ fn run_label(args: &SidecarArgs) -> Result<ExitCode, Failure> {
         }
         let run = |shutdown| label(read.settings, client, hooks, Arc::default(), shutdown);
         until_signal(run).await
-    })
+    };
+    block_on(limit.reporting(run))
 }
 
 fn warn_of(ignored: &[&str]) {

@@ -15,14 +15,16 @@ use std::{
     fmt,
     hash::BuildHasher as _,
     mem,
-    sync::LazyLock,
-    thread,
+    sync::Arc,
     time::Duration,
 };
 
 use larder_transport::TokenBucket;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -48,10 +50,13 @@ const MAX_COUNTS: usize = 64;
 /// Fields that name a subject, the most telling first.
 const SUBJECTS: [&str; 6] = ["pod", "pod.uid", "object", "target", "path", "problem"];
 
-static LINES: LazyLock<Mutex<LimitedLines>> = LazyLock::new(Mutex::default);
-
-/// The layer of a subscriber that limits its lines.
-pub(super) struct LineLimit;
+/// The layer of a subscriber that limits its lines. Cloning gives another handle to the same limit.
+#[derive(Clone, Default)]
+pub(crate) struct LineLimit {
+    lines: Arc<Mutex<LimitedLines>>,
+    /// Notified when a line was withheld.
+    withheld: Arc<Notify>,
+}
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LineLimit {
     fn event_enabled(&self, event: &Event<'_>, context: Context<'_, S>) -> bool {
@@ -65,19 +70,66 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LineLimit {
             let span = context.event_span(event);
             line.subject = span.map_or_else(String::new, |span| format!("{:?}", span.id()));
         }
-        line.admits(metadata.name(), *metadata.level())
+        self.takes(line, metadata.name(), *metadata.level())
     }
 }
 
-/// Whether a line of `subject` may be printed that is not of the log.
-pub(crate) fn admits(message: &'static str, subject: &dyn fmt::Display) -> bool {
-    let (subject, message) = (subject.to_string(), message.to_owned());
-    let line = Line {
-        rank: 0,
-        subject,
-        message,
-    };
-    line.admits("printed", Level::INFO)
+impl LineLimit {
+    /// Whether a line of `subject` may be printed that is not of the log.
+    pub(crate) fn admits(&self, message: &'static str, subject: &dyn fmt::Display) -> bool {
+        let line = Line {
+            rank: 0,
+            subject: subject.to_string(),
+            message: message.to_owned(),
+        };
+        self.takes(line, "printed", Level::INFO)
+    }
+
+    /// Does `work`, and logs how many lines were withheld, meanwhile and at its end.
+    pub(crate) async fn reporting<T>(&self, work: impl Future<Output = T>) -> T {
+        let reports = async {
+            loop {
+                self.withheld.notified().await;
+                sleep(INTERVAL).await;
+                self.report();
+            }
+        };
+        let done = tokio::select! {
+            done = work => done,
+            never = reports => never,
+        };
+        self.report();
+        done
+    }
+
+    fn takes(&self, line: Line, cause: &'static str, level: Level) -> bool {
+        let mut lines = self.lines.lock();
+        let is_admitted = lines.admits(cause, &line.subject, Instant::now());
+        if !is_admitted {
+            lines.count(cause, line, level);
+            self.withheld.notify_one();
+        }
+        is_admitted
+    }
+
+    /// Logs how many lines were withheld since the last time.
+    fn report(&self) {
+        // A line takes the lock.
+        let counts = mem::take(&mut self.lines.lock().counts);
+        for ((_, subject), (lines, message, level)) in counts {
+            let subject = Some(subject).filter(|subject| !subject.is_empty());
+            macro_rules! withheld {
+                ($log:ident) => {
+                    $log!(lines, of = message, subject, "further lines withheld")
+                };
+            }
+            if level == Level::INFO {
+                withheld!(info);
+            } else {
+                withheld!(warn);
+            }
+        }
+    }
 }
 
 /// What of a line counts.
@@ -86,25 +138,6 @@ struct Line {
     rank: usize,
     subject: String,
     message: String,
-}
-
-impl Line {
-    fn admits(self, cause: &'static str, level: Level) -> bool {
-        let mut lines = LINES.lock();
-        if lines.admits(cause, &self.subject, Instant::now()) {
-            return true;
-        }
-        lines.count(cause, self, level);
-        // One thread, while there is something to report.
-        if !lines.is_reported {
-            let reports = thread::Builder::new().spawn(|| {
-                thread::park_timeout(INTERVAL);
-                report();
-            });
-            lines.is_reported = reports.is_ok();
-        }
-        false
-    }
 }
 
 impl Visit for Line {
@@ -125,28 +158,6 @@ impl Visit for Line {
     }
 }
 
-/// Logs how many lines were withheld since the last time.
-pub(crate) fn report() {
-    let mut lines = LINES.lock();
-    lines.is_reported = false;
-    let counts = mem::take(&mut lines.counts);
-    // A line takes the lock.
-    drop(lines);
-    for ((_, subject), (lines, message, level)) in counts {
-        let subject = Some(subject).filter(|subject| !subject.is_empty());
-        macro_rules! withheld {
-            ($log:ident) => {
-                $log!(lines, of = message, subject, "further lines withheld")
-            };
-        }
-        if level == Level::INFO {
-            withheld!(info);
-        } else {
-            withheld!(warn);
-        }
-    }
-}
-
 /// The lines that were taken and withheld lately.
 #[derive(Default)]
 struct LimitedLines {
@@ -157,8 +168,6 @@ struct LimitedLines {
     tidied_at: Option<Instant>,
     /// Withheld lines by cause and subject, with the message of one and its level.
     counts: HashMap<(&'static str, String), (u64, String, Level)>,
-    /// Whether a thread waits to report the counts.
-    is_reported: bool,
 }
 
 impl LimitedLines {
@@ -296,7 +305,8 @@ mod tests {
         let log = tracing_subscriber::fmt::layer()
             .with_ansi(false)
             .with_writer(move || Lines(written.clone()));
-        let subscriber = tracing_subscriber::registry().with(log).with(LineLimit);
+        let limit = LineLimit::default();
+        let subscriber = tracing_subscriber::registry().with(log).with(limit.clone());
         tracing::subscriber::with_default(subscriber, || {
             for answer in 0..100 {
                 warn!(pod = %"team/web", error = format!("answer {answer}"), "hook failed");
@@ -306,7 +316,7 @@ mod tests {
                 span.in_scope(|| warn!("certificate rejected"));
                 tracing::debug!(pod = "team/web", "not limited");
             }
-            report();
+            limit.report();
         });
         let lines: Vec<_> = writes.try_iter().collect();
         let with = |text: &str| lines.iter().filter(|line| line.contains(text)).count();

@@ -3,8 +3,9 @@
 //! The report is on standard output and the log on standard error. There is one of each in a process, so the state is
 //! global.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
+use larder_console::{Fate, Stream, write};
 use parking_lot::Mutex;
 
 use super::{
@@ -12,7 +13,8 @@ use super::{
     style::Style,
 };
 
-/// What the terminal shows; `None` before the first report. The lock is held while anything is printed.
+/// What the terminal shows once everything is written that was taken; `None` before the first report. The lock is held
+/// while anything is passed on.
 static SHOWN: Mutex<Option<(Screen, String)>> = Mutex::new(None);
 
 /// Whether the terminal can show `text` as a whole. Not without one, or if it does not move its cursor.
@@ -26,19 +28,27 @@ pub(crate) fn draw(text: String) {
     let mut shown = SHOWN.lock();
     let (screen, last) = shown.get_or_insert_default();
     *last = text;
-    put(&redrawn(screen, last));
+    let mut next = screen.clone();
+    let drawn = redrawn(&mut next, last);
+    put(screen, next, Stream::Out, drawn);
 }
 
-/// Lets `write` print lines above the report.
-pub(crate) fn above<T>(write: impl FnOnce() -> T) -> T {
+/// Prints lines of the log above the report.
+pub(crate) fn above(lines: String) {
     let mut shown = SHOWN.lock();
     let Some((screen, text)) = &mut *shown else {
-        return write();
+        // If they are dropped, they are counted.
+        let _ = write(Stream::Err, lines.into_bytes());
+        return;
     };
-    put(&screen.erase());
-    let written = write();
-    put(&redrawn(screen, text));
-    written
+    let mut next = screen.clone();
+    if io::stderr().is_terminal() {
+        // In one piece, so that the report is never lost above its lines.
+        let all = next.erase() + &lines + &redrawn(&mut next, text);
+        put(screen, next, Stream::Err, all);
+    } else {
+        let _ = write(Stream::Err, lines.into_bytes());
+    }
 }
 
 fn redrawn(screen: &mut Screen, text: &str) -> String {
@@ -50,8 +60,9 @@ fn redrawn(screen: &mut Screen, text: &str) -> String {
     screen.redraw(report, Size::of(io::stdout()), Style::PLAIN)
 }
 
-fn put(text: &str) {
-    let mut out = io::stdout().lock();
-    // A closed standard output is no reason to stop.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+/// Passes a text on that makes the terminal show `next`, unless it is dropped: then it will show what it did.
+fn put(screen: &mut Screen, next: Screen, stream: Stream, text: String) {
+    if write(stream, text.into_bytes()) == Fate::Taken {
+        *screen = next;
+    }
 }

@@ -41,7 +41,7 @@ pub(crate) struct ScreenReport<'a> {
 }
 
 /// The lines of the last report, and how many of them are on the terminal.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Screen {
     known: HashSet<String>,
     drawn: usize,

@@ -190,7 +190,7 @@ fn one_unreadable_file_leaves_the_others_readable() {
     assert!(run.stdout.contains("good"), "{run:?}");
     // A command that would run with half of its manifests, or is one of them by mistake, does not.
     let run = desk.run("exec -f app.yaml env");
-    assert_eq!((run.code, &*run.stdout), (2, ""));
+    assert_eq!((run.code, &*run.stdout), (125, ""));
     assert!(run.stderr.contains("after --"), "{run:?}");
 }
 

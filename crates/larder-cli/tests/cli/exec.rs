@@ -559,7 +559,7 @@ fn missing_mount_point_in_a_read_only_volume_is_an_error() {
     );
     fs::write(desk.path().join("app.yaml"), pod).unwrap();
     let run = desk.run("exec -f app.yaml -- true");
-    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert_eq!(run.code, 125, "{}", run.stderr);
     let error = "cannot create /larder-test/h/conf.d in a private view: the volume has no such path, and a container \
         would not start either: Read-only file system";
     assert!(run.stderr.contains(error), "{}", run.stderr);
@@ -612,12 +612,93 @@ fn exit_code_identifies_why_the_command_did_not_run() {
     assert_eq!(desk.run("exec -f app.yaml -- /etc/passwd").code, 126);
     assert_eq!(
         desk.run("exec -f app.yaml --on-change often -- true").code,
-        2
+        125
     );
-    assert_eq!(desk.run("exec -f app.yaml --pod other -- true").code, 1);
-    assert_eq!(desk.run("exec -f missing.yaml -- true").code, 2);
+    assert_eq!(desk.run("exec -f app.yaml --pod other -- true").code, 125);
+    assert_eq!(desk.run("exec -f missing.yaml -- true").code, 125);
     let killed = Running::start(&desk, &[], "kill -9 $$").end();
     assert_eq!(killed.1, Some(128 + 9));
+}
+
+#[test]
+fn command_has_the_host_name_of_its_pod() {
+    if !may_mount() {
+        return;
+    }
+    let printed = desk("").run("exec -f app.yaml -- sh -c true").code;
+    assert_eq!(printed, 0);
+    let run = desk("hostname: db-0").run("exec -f app.yaml -- printenv HOSTNAME");
+    assert_eq!(run.stdout, "db-0\n", "{}", run.stderr);
+    let run = desk("").run("exec -f app.yaml --env HOSTNAME=own -- printenv HOSTNAME");
+    assert_eq!(run.stdout, "own\n", "{}", run.stderr);
+}
+
+#[test]
+fn what_no_command_can_start_with_is_named() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let large = format!("LARGE={}", "x".repeat(128 << 10));
+    fs::write(desk.path().join("large.yaml"), {
+        let value = &large["LARGE=".len()..];
+        format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: l}}\nspec: {{containers: [{{name: c, image: i, workingDir: '', env: [{{name: LARGE, value: {value}}}]}}]}}\n")
+    })
+    .unwrap();
+    let run = desk.run("exec -f large.yaml -- true");
+    assert_eq!(run.code, 125);
+    assert!(
+        run.stderr.contains("variable LARGE has 131072 bytes"),
+        "{}",
+        run.stderr
+    );
+    fs::write(
+        desk.path().join("root.yaml"),
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: r}\nspec:\n  hostUsers: false\n  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: c, image: i, workingDir: '', volumeMounts: [{name: v, mountPath: /}]}]\n",
+    )
+    .unwrap();
+    let run = desk.run("exec -f root.yaml -- true");
+    assert_eq!(run.code, 125);
+    assert!(
+        run.stderr.contains("cannot mount volume v on /"),
+        "{}",
+        run.stderr
+    );
+    let other = fs::read_to_string(desk.path().join("root.yaml")).unwrap();
+    fs::write(
+        desk.path().join("root.yaml"),
+        other.replace("mountPath: /", "mountPath: /larder-test/v"),
+    )
+    .unwrap();
+    let run = desk.run("exec -f root.yaml -- pwd");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(
+        run.stderr
+            .contains("hostUsers: false cannot be carried out here"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn signals_of_jobs_reach_the_command() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let script = "trap 'echo winch' WINCH; trap 'echo alrm' ALRM; trap 'echo io' IO; echo ready; while :; do sleep 0.05; done";
+    let mut running = Running::start(&desk, &[], script);
+    assert_eq!(running.line(), "ready");
+    for (signal, name) in [
+        (Signal::WINCH, "winch"),
+        (Signal::ALARM, "alrm"),
+        (Signal::IO, "io"),
+    ] {
+        running.signal(signal);
+        assert_eq!(running.line(), name);
+    }
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().1, Some(128 + 15));
 }
 
 #[test]
@@ -628,7 +709,7 @@ fn container_with_a_missing_key_does_not_start() {
     let missing =
         manifest("one", "1", "").replace("name: tls, key: password", "name: tls, key: gone");
     let run = Desk::with([("app.yaml", missing.as_str())]).run("exec -f app.yaml -- true");
-    assert_eq!(run.code, 1);
+    assert_eq!(run.code, 125);
     assert_eq!(
         run.stderr,
         "larder: couldn't find key gone in Secret default/tls\n"

@@ -217,7 +217,7 @@ fn exec_explains_why_an_agent_cannot_provide_a_container() {
     let desk = desk();
     let exec = |more: &str| {
         let run = desk.run(&format!("exec --root-dir root {more} -- true"));
-        assert_eq!(run.code, 1, "{}", run.stderr);
+        assert_eq!(run.code, 125, "{}", run.stderr);
         run.stderr
     };
     fs::create_dir(desk.path().join("root")).unwrap();
@@ -235,10 +235,10 @@ fn exec_explains_why_an_agent_cannot_provide_a_container() {
         exec("--pod prod/web -c waiting"),
         "larder: container waiting of pod prod/web cannot start: its environment is not delivered: secret \"missing\" not found\n"
     );
-    assert_eq!(desk.run("exec --root-dir root -- true").code, 2);
+    assert_eq!(desk.run("exec --root-dir root -- true").code, 125);
     assert_eq!(
         desk.run("exec --root-dir root -f m --pod web -- true").code,
-        2
+        125
     );
     agent.signal(Signal::TERM);
 }
@@ -273,7 +273,7 @@ fn only_the_user_of_an_agent_can_read_its_pods() {
             .output()
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(output.status.code(), Some(125), "{error}");
         assert!(
             error.contains("only root and the user that runs the agent may connect"),
             "{error}"

@@ -22,6 +22,7 @@ mod exec;
 mod exec_agent;
 mod fake_agent;
 mod first_hour;
+mod full_pipe;
 mod hook_rules;
 mod hostile;
 mod kills;

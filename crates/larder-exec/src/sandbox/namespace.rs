@@ -85,7 +85,9 @@ fn leave_host() -> anyhow::Result<Option<(u32, u32)>> {
         Err(errno) => return Err(errno.into()),
     }
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
-        .context("not permitted here, and user namespaces are not available either")?;
+        .context(
+            "not permitted here, and user namespaces are not available either; `larder render --to DIR` writes the volumes, and `larder render -o env` the variables",
+        )?;
     map_identity((0, 0), outside)?;
     Ok(Some(outside))
 }

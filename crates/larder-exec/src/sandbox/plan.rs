@@ -26,6 +26,8 @@ pub(crate) struct HookPlan {
     pub(crate) environment: Vec<(String, Vec<u8>)>,
     /// The content of the file of changes.
     pub(crate) changes: Vec<u8>,
+    /// A file for the code of a command that cannot be run, which no output of the command can pretend.
+    pub(crate) failure: PathBuf,
 }
 
 /// Everything that the stage needs to become the command.

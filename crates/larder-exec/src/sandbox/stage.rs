@@ -44,6 +44,9 @@ use super::{
     view::{PROC, PrivateView},
 };
 
+/// The exit code for a command that does not exist.
+pub(crate) const NOT_FOUND: u8 = 127;
+
 /// Runs the stage with the plan in the file `plan`. Returns only if the command could not be run.
 ///
 /// # Errors
@@ -93,12 +96,14 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
     if settings.working_dir.is_none() && !here.is_ok_and(|here| chdir(&here).is_ok()) {
         chdir(c"/").context("cannot use /")?;
     }
-    execute(settings, &plan.environment)
+    execute(settings, &plan.environment).map(ExitCode::from)
 }
 
 fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
     // Step 2
     let nothing = fs::File::open("/dev/null").context("cannot open /dev/null")?;
+    // It cannot be reached from the view of the command.
+    let mut failure = fs::File::create(&plan.failure).context("cannot create a file")?;
     move_into_link_name_space(stdin(), Some(LinkNameSpaceType::Mount))
         .context("cannot enter the view of the command")?;
     dup2_stdin(&nothing).context("cannot empty the standard input")?;
@@ -108,7 +113,9 @@ fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
         changes_file(&plan.changes).context("cannot write the file of changes")?;
     plan.environment.push((CHANGES.to_owned(), path.into()));
     // Step 4
-    execute(&plan.settings, &plan.environment)
+    let code = execute(&plan.settings, &plan.environment)?;
+    failure.write_all(&[code]).context("cannot report")?;
+    Ok(ExitCode::from(code))
 }
 
 /// The file of changes of a hook: in memory, readable by its user only, and gone with its last process. With the path by
@@ -162,10 +169,7 @@ fn become_user(settings: &CommandSettings) -> anyhow::Result<()> {
 }
 
 /// Step 4, in the directory of the settings, if they have one. Returns the exit code if there is no command to become.
-fn execute(
-    settings: &CommandSettings,
-    environment: &[(String, Vec<u8>)],
-) -> anyhow::Result<ExitCode> {
+fn execute(settings: &CommandSettings, environment: &[(String, Vec<u8>)]) -> anyhow::Result<u8> {
     if let Some(directory) = &settings.working_dir {
         chdir(directory.as_str())
             .with_context(|| format!("cannot use {directory} as the working directory"))?;
@@ -183,11 +187,11 @@ fn execute(
         .envs(environment)
         .exec();
     let code = if error.kind() == ErrorKind::NotFound {
-        127
+        NOT_FOUND
     } else {
         126
     };
     let what = format!("cannot run {}", program.display());
     console::error(anyhow::Error::from(error).context(what).as_ref());
-    Ok(ExitCode::from(code))
+    Ok(code)
 }

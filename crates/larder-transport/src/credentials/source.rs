@@ -156,6 +156,11 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
     let data = cluster.certificate_authority_data.as_deref();
     let path = cluster.certificate_authority.as_ref();
     let authority = material(data, path, "certificate authority")?;
+    // As client-go: one of the two is a mistake.
+    if authority.is_some() && cluster.insecure_skip_tls_verify == Some(true) {
+        let problem = "not with insecure-skip-tls-verify: true, which trusts every server";
+        return Err(SetupError::invalid("certificate authority", problem));
+    }
     let headers = impersonation(&user)?;
     let exec = user.exec.as_ref();
     let pem = match &authority {
@@ -288,5 +293,19 @@ mod tests {
             error.to_string().contains("KUBERNETES_SERVICE_HOST"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_certificate_authority_that_would_not_be_used_is_an_error() {
+        for (authority, is_used) in [("", true), ("certificate-authority-data: YQ==", false)] {
+            let text = format!(
+                "current-context: a\ncontexts: [{{name: a, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\nclusters: [{{name: c, cluster: {{server: 'https://h', insecure-skip-tls-verify: true, {authority}}}}}]\n"
+            );
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+            let selected = Kubeconfig::read(file.path()).unwrap();
+            let selected = selected.select(None).unwrap();
+            assert_eq!(of_kubeconfig(selected).is_ok(), is_used, "{text}");
+        }
     }
 }

@@ -70,7 +70,11 @@ pub(super) async fn serve(
 }
 
 async fn only_local_names(request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST);
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return (StatusCode::BAD_REQUEST, "expected one Host\n").into_response();
+    }
     let host = host.map(|host| host.to_str().unwrap_or_default());
     if host.is_none_or(is_local_name) {
         next.run(request).await

@@ -3,11 +3,23 @@
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use larder_agent::status::{AgentOverview, Delivery, Phase, PodOverview, PodStatus};
+use serde_json::Map;
 
 use crate::{
-    logging::limit::admits,
+    logging::limit::LineLimit,
     output::{Paint, Style, count, escaped},
 };
+
+/// What is served, and where, in one line.
+pub(super) fn headline(status: &AgentOverview, style: Style) -> String {
+    format!(
+        "{} serves {} and {} under {}",
+        style.paint(Paint::Bold, format_args!("node {}", status.node)),
+        count(status.pods.len(), "pod"),
+        count(status.pods.iter().map(|pod| pod.volumes).sum(), "volume"),
+        escaped(&status.root_dir),
+    )
+}
 
 /// The summary, for people; with what to try next if the pods come from `manifests`.
 pub(super) fn of(
@@ -17,16 +29,8 @@ pub(super) fn of(
     style: Style,
 ) -> String {
     let mut text = String::new();
-    let volumes: usize = status.pods.iter().map(|pod| pod.volumes).sum();
     // Writing to a String does not fail.
-    let _ = writeln!(
-        text,
-        "{} serves {} and {} under {}",
-        style.paint(Paint::Bold, format_args!("node {}", status.node)),
-        count(status.pods.len(), "pod"),
-        count(volumes, "volume"),
-        escaped(&status.root_dir),
-    );
+    let _ = writeln!(text, "{}", headline(status, style));
     if !status.silent_sources.is_empty() {
         let silent = format!("not reported yet: {}", status.silent_sources.join(", "));
         let _ = writeln!(text, "{}", style.paint(Paint::Yellow, silent));
@@ -85,36 +89,93 @@ pub(super) fn of(
     text
 }
 
-/// A line for each pod that came, went, or is in another phase than before, for people; as many as a log takes.
-pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style) -> String {
-    let mut text = String::new();
+/// A pod that came, went, or is in another phase than before.
+pub(super) struct PodNews<'a> {
+    pod: &'a PodOverview,
+    change: PodChange,
+}
+
+#[derive(Clone, Copy)]
+enum PodChange {
+    New,
+    Changed,
+    Gone,
+}
+
+/// The pods that came, went or are in another phase than before; as many as a log takes.
+pub(super) fn news<'a>(
+    before: &'a [PodOverview],
+    now: &'a [PodOverview],
+    limit: &LineLimit,
+) -> Vec<PodNews<'a>> {
     let mut known: BTreeMap<_, _> = before.iter().map(|pod| (&pod.uid, pod)).collect();
+    let mut all = Vec::new();
     for pod in now {
-        let was = known.remove(&pod.uid);
-        let (delivery, is_new) = (&pod.delivery, was.is_none());
-        let is_same = was.is_some_and(|was| {
-            was.delivery.phase == delivery.phase && was.delivery.reason == delivery.reason
-        });
-        if is_same || !admits("pod changed", &pod.key) {
-            continue;
+        let change = match known.remove(&pod.uid) {
+            None => PodChange::New,
+            Some(was)
+                if was.delivery.phase == pod.delivery.phase
+                    && was.delivery.reason == pod.delivery.reason =>
+            {
+                continue;
+            }
+            Some(_) => PodChange::Changed,
+        };
+        all.push(PodNews { pod, change });
+    }
+    let gone = before.iter().filter(|pod| known.contains_key(&pod.uid));
+    all.extend(gone.map(|pod| PodNews {
+        pod,
+        change: PodChange::Gone,
+    }));
+    all.retain(|news| limit.admits(news.message(), &news.pod.key));
+    all
+}
+
+impl PodNews<'_> {
+    fn message(&self) -> &'static str {
+        match self.change {
+            PodChange::New => "pod new",
+            PodChange::Changed => "pod changed",
+            PodChange::Gone => "pod gone",
         }
+    }
+
+    /// A line for people.
+    pub(super) fn line(&self, style: Style) -> String {
+        let delivery = &self.pod.delivery;
         let state = match delivery.phase {
+            _ if matches!(self.change, PodChange::Gone) => "gone, its volumes removed".to_owned(),
             Phase::Delivered => {
-                style.paint(Paint::Green, count(pod.volumes, "volume") + " delivered")
+                let volumes = count(self.pod.volumes, "volume");
+                style.paint(Paint::Green, volumes + " delivered")
             }
             phase if delivery.reason.is_empty() => style.paint(Paint::Yellow, phase.as_str()),
             _ => style.paint(Paint::Red, undelivered(delivery)),
         };
-        let sign = if is_new { "+" } else { "~" };
-        let name = style.paint(Paint::Bold, &pod.key);
-        let _ = writeln!(text, "{sign} {name}  {state}");
+        let sign = match self.change {
+            PodChange::New => "+",
+            PodChange::Changed => "~",
+            PodChange::Gone => "-",
+        };
+        let name = style.paint(Paint::Bold, &self.pod.key);
+        format!("{sign} {name}  {state}\n")
     }
-    let gone = before.iter().filter(|pod| known.contains_key(&pod.uid));
-    for pod in gone.filter(|pod| admits("pod gone", &pod.key)) {
-        let name = style.paint(Paint::Bold, &pod.key);
-        let _ = writeln!(text, "- {name}  gone, its volumes removed");
+
+    /// Prints it as a line of JSON.
+    pub(super) fn report(&self) {
+        let (pod, delivery) = (self.pod, &self.pod.delivery);
+        let mut fields = Map::new();
+        fields.insert("pod".to_owned(), pod.key.to_string().into());
+        if !matches!(self.change, PodChange::Gone) {
+            fields.insert("phase".to_owned(), delivery.phase.as_str().into());
+            fields.insert("volumes".to_owned(), pod.volumes.into());
+            if !delivery.reason.is_empty() {
+                fields.insert("reason".to_owned(), delivery.reason.as_str().into());
+            }
+        }
+        larder_console::report_fields(self.message(), fields);
     }
-    text
 }
 
 fn undelivered(delivery: &Delivery) -> String {
@@ -152,11 +213,16 @@ mod tests {
             ("c", Phase::Delivered, ""),
             ("d", Phase::Failing, "secret \"x\" not found"),
         ]);
+        let limit = LineLimit::default();
+        let lines = |before: &[PodOverview], now: &[PodOverview]| -> String {
+            let news = news(before, now, &limit);
+            news.iter().map(|news| news.line(Style::PLAIN)).collect()
+        };
         assert_eq!(
-            changes(&before, &now, Style::PLAIN),
+            lines(&before, &now),
             "~ demo/c  0 volumes delivered\n+ demo/d  Failing: secret \"x\" not found\n- demo/b  gone, its volumes removed\n"
         );
-        assert_eq!(changes(&now, &now, Style::PLAIN), "");
+        assert_eq!(lines(&now, &now), "");
     }
 
     #[test]

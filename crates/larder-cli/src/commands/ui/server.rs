@@ -70,7 +70,8 @@ impl Access {
     }
 
     fn is_own_host(&self, headers: &HeaderMap) -> bool {
-        let host = headers.get(header::HOST);
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let host = hosts.next().filter(|_| hosts.next().is_none());
         let host = host.and_then(|host| host.to_str().ok());
         let local = format!("localhost:{}", self.address.port());
         let own = [self.address.to_string(), local];

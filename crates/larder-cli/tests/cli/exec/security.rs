@@ -17,7 +17,7 @@ fn run_as_non_root_rejects_root() {
         return;
     }
     let run = secured("{runAsNonRoot: true, runAsUser: 0}").run("exec -f app.yaml -- true");
-    assert_eq!(run.code, 1);
+    assert_eq!(run.code, 125);
     let expected = "larder: container's runAsUser breaks non-root policy (pod: \"web_default(";
     assert!(run.stderr.starts_with(expected), "{}", run.stderr);
     assert!(
@@ -27,7 +27,7 @@ fn run_as_non_root_rejects_root() {
     );
     if geteuid().is_root() {
         let run = secured("{runAsNonRoot: true}").run("exec -f app.yaml -- true");
-        assert_eq!(run.code, 1);
+        assert_eq!(run.code, 125);
         let expected = "larder: container has runAsNonRoot and image will run as root (pod: ";
         assert!(run.stderr.starts_with(expected), "{}", run.stderr);
     }

@@ -73,7 +73,7 @@ fn faulty_hooks_end_the_run_before_it_starts() {
             .unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains(message), "{message} in {stderr}");
-        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert_eq!(output.status.code(), Some(125), "{message}");
         assert!(!desk.path().join("started").exists(), "{message}");
     }
 }
@@ -82,7 +82,7 @@ fn faulty_hooks_end_the_run_before_it_starts() {
 fn timing_without_an_action_is_an_error() {
     let desk = desk("");
     let run = desk.run("exec -f app.yaml --on-change-debounce 1s -- true");
-    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert_eq!(run.code, 125, "{}", run.stderr);
     let run = desk.run("exec -f app.yaml --on-change none --on-change-retry 2s:1s -- true");
     assert!(
         run.stderr.contains("min is more than max"),
