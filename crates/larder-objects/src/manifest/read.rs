@@ -189,6 +189,11 @@ impl Loader {
 
     /// Reads the documents of `chunk`.
     fn chunk<'a>(&mut self, reading: &mut Reading<'a>, chunk: Chunk<'a>) {
+        if chunk.is_hidden() {
+            let problem = "kubectl reads no document here: end the line of --- with a line feed";
+            let problem = Problem::Syntax(problem.to_owned());
+            return self.unread(&reading.next(chunk, chunk.line), problem);
+        }
         let body = chunk.without_separator();
         // kubectl reads a file as JSON if it begins so. Below a separator, it reads all as YAML.
         let is_json = body == chunk && body.text.trim_start().starts_with('{');

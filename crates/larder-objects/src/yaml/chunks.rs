@@ -42,6 +42,20 @@ impl Chunk<'_> {
         Some(self.line + lines.position(is_invalid)?)
     }
 
+    /// Whether kubectl never gets to the document. At the beginning of a file it keeps a `---`, so that one more below it,
+    /// which is no line of its own to kubectl, begins a second document. Elsewhere it drops the whole line of a `---`.
+    pub(crate) fn is_hidden(self) -> bool {
+        let body = self.without_separator();
+        if self.line > 1 {
+            return body == self;
+        }
+        let mut lines = body.text.split(BREAKS).filter(|line| !is_blank(line));
+        body != self
+            && lines
+                .next()
+                .is_some_and(|first| first.starts_with(SEPARATOR))
+    }
+
     /// Whether a `...` ends the document before it has begun, so that kubectl reads none.
     pub(crate) fn is_ended(self) -> bool {
         let mut lines = self.text.split(BREAKS).filter(|line| !is_blank(line));
