@@ -28,4 +28,4 @@ mod shared;
 mod worker;
 
 pub use self::settings::{BesideConfig, OverlapError};
-pub(crate) use self::shared::Beside;
+pub(crate) use self::{settings::POLICY, shared::Beside};

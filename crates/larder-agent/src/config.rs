@@ -11,36 +11,40 @@
 //! 3. A flag overrides the file.
 
 mod authority;
-mod beside;
+mod check;
 mod checkpoint;
 mod fields;
-mod file;
+mod written;
 
 use std::{
-    collections::BTreeMap,
-    fmt, mem,
+    mem,
     net::{IpAddr, SocketAddr},
-    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use larder::{ManagerConfig, Strategy, WatchScope};
+use larder::{Strategy, WatchScope};
 use larder_checkpoint::CheckpointDir;
 use larder_files::{
     operation_error::{OperationError, failed},
     regular_file::read_regular_text,
 };
 use larder_hooks::OnChangeConfig;
-use larder_objects::validation::is_subdomain;
-use larder_on_change::parse::{HookList, allowed_actions};
+use larder_objects::{
+    FieldPath,
+    validation::is_subdomain,
+    yaml::{self, COPIED_BYTES, YamlDocument},
+};
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use self::file::{Fields, typed};
-pub use self::{checkpoint::CheckpointConfig, fields::RELOADED_FIELDS, file::FileError};
+pub use self::{
+    checkpoint::CheckpointConfig,
+    fields::RELOADED_FIELDS,
+    written::{Headers, PodUrl},
+};
 use crate::beside::BesideConfig;
 use crate::root_dir::CHECKPOINT;
 
@@ -59,23 +63,6 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, &'static str> {
     whole
         .parse()
         .map_err(|_| "expected ADDRESS:PORT, localhost:PORT or :PORT, such as 127.0.0.1:10290")
-}
-
-/// Headers of the requests to `staticPodURL`; values may be credentials, so `Debug` shows names only.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers(BTreeMap<String, Vec<String>>);
-
-impl Headers {
-    /// Values by name.
-    pub fn values(&self) -> &BTreeMap<String, Vec<String>> {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Headers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
-    }
 }
 
 /// The complete configuration of an agent; made by [`Config::load`].
@@ -111,7 +98,7 @@ pub struct Config {
     /// s.
     pub file_check_frequency: Duration,
     /// URL of static pods. `staticPodURL`; off by default.
-    pub static_pod_url: Option<String>,
+    pub static_pod_url: Option<PodUrl>,
     /// `staticPodURLHeader`; none by default.
     pub static_pod_url_headers: Headers,
     /// Time between two reads of `staticPodURL`. `httpCheckFrequency`; defaults to 20 s.
@@ -239,7 +226,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// The mistake and its line.
-        source: FileError,
+        source: yaml::Error,
     },
     /// The managers of other strategies keep no objects that could be copied or served.
     #[error("checkpoint needs change detection Watch, not {strategy}")]
@@ -296,14 +283,12 @@ impl Config {
             && host.uid == 0
             && let Err(problem) = authority::check(path)
         {
-            let line = Fields::parse(&text).map_or(1, |fields| fields.line_of_hook(0));
+            let field = FieldPath::fields("onChange");
+            let document = YamlDocument::parse(&text, COPIED_BYTES);
+            let source = document.map_or_else(|error| error, |read| read.error(field, problem));
             return Err(ConfigError::File {
                 path: path.to_owned(),
-                source: FileError::Field {
-                    line,
-                    field: "onChange".to_owned(),
-                    problem,
-                },
+                source,
             });
         }
         config.apply(flags)?;
@@ -371,226 +356,16 @@ impl Config {
         }
     }
 
-    fn parse(text: &str, path: &Path, host: &Host) -> Result<(Self, Option<String>), FileError> {
-        let mut fields = Fields::parse(text)?;
-        let (config, dialect) = Self::take(&mut fields, path, host)?;
-        Ok((config, dialect.rest(&fields)?))
-    }
-
-    fn take(fields: &mut Fields, path: &Path, host: &Host) -> Result<(Self, Dialect), FileError> {
-        let dialect = Dialect::take(fields)?;
-        let directory = path.parent().unwrap_or(Path::new(""));
-        let path_in_directory = |text: &str| match text {
-            "" => Err("must not be empty"),
-            _ => Ok(directory.join(text)),
-        };
-
-        let kubeconfig = fields.take_text("kubeconfig", path_in_directory)?;
-        let manifests = fields.take_text("manifests", |text| match &kubeconfig {
-            Some(_) => Err("kubeconfig is set as well, expected one of the two"),
-            None => path_in_directory(text),
-        })?;
-
-        let managers = ManagerConfig::default();
-        let lists = "a list of strings for each header name";
-        let mut config = Self {
-            kubeconfig,
-            manifests,
-            pod_address: fields.take_text("podAddress", |text| {
-                text.parse()
-                    .map_err(|_| "expected an IP address, such as 127.0.0.1")
-            })?,
-            node_name: fields
-                .take("nodeName", "a string")?
-                .unwrap_or_else(|| host.name.to_lowercase()),
-            root_dir: fields
-                .take_text("rootDir", path_in_directory)?
-                .unwrap_or_else(|| host.default_root_dir()),
-            listen: fields.take_text("listen", listen_address)?,
-            change_detection: fields
-                .take_text("configMapAndSecretChangeDetectionStrategy", str::parse)?
-                .unwrap_or_default(),
-            watch_scope: fields
-                .take_text("watchScope", str::parse)?
-                .unwrap_or_default(),
-            sync_frequency: dialect.period(fields, "syncFrequency", MINUTE)?,
-            static_pod_path: dialect.unless_empty(fields, "staticPodPath", path_in_directory)?,
-            file_check_frequency: dialect.period(fields, "fileCheckFrequency", TWENTY_SECONDS)?,
-            static_pod_url: dialect.unless_empty(fields, "staticPodURL", |text| {
-                if text.starts_with("http://") || text.starts_with("https://") {
-                    Ok(text.to_owned())
-                } else {
-                    Err("expected a URL that begins with http:// or https://")
-                }
-            })?,
-            static_pod_url_headers: fields
-                .take("staticPodURLHeader", lists)?
-                .map(Headers)
-                .unwrap_or_default(),
-            http_check_frequency: dialect.period(fields, "httpCheckFrequency", TWENTY_SECONDS)?,
-            static_pod_api_references: fields
-                .take_text("staticPodAPIReferences", api_references)?
-                .unwrap_or_default(),
-            rate_limit: rate_limit(fields)?,
-            max_requests_in_flight: at_least_one(fields, "maxRequestsInFlight")?
-                .unwrap_or(managers.max_requests_in_flight),
-            on_change: on_change(fields)?,
-            checkpoint: checkpoint::take(fields, directory)?,
-            checkpoint_dir: fields.take_text("checkpointDir", |text| {
-                let path = path_in_directory(text)?;
-                match path.file_name() {
-                    Some(_) => Ok(path),
-                    None => Err("expected a path that ends with the name of the directory"),
-                }
-            })?,
-            sub_path_updates: fields
-                .take("subPathUpdates", "one of Never, Annotated, Always")?
-                .unwrap_or_default(),
-            register_node: fields
-                .take("registerNode", "true or false")?
-                .unwrap_or(false),
-            beside: beside::take_mode(fields)?.then(BesideConfig::default),
-            beside_settings: beside::take(fields, directory)?,
-        };
-        if config.beside.is_some() {
-            config.beside = Some(config.beside_settings.clone());
-        }
-        Ok((config, dialect))
+    fn parse(text: &str, path: &Path, host: &Host) -> Result<(Self, Option<String>), yaml::Error> {
+        let (config, ignored) = check::read(text, path, host)?;
+        let names = ignored.join(", ");
+        let warning = (!names.is_empty()).then(|| format!("fields without effect here: {names}"));
+        Ok((config, warning))
     }
 }
 
 /// A configuration of this many bytes is rejected. One with every field takes a few KiB.
 const MAX_BYTES: u64 = 1 << 20;
-
-/// The settings of hooks. An error in a hook names the line on which the hook begins.
-fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {
-    let mut config = OnChangeConfig::default();
-    let expected = "a list of words";
-    if let Some(words) = fields.take_with("onChangeFromPods", |value| {
-        let words: Vec<String> = typed(value, expected)?;
-        allowed_actions(&words).map_err(str::to_owned)
-    })? {
-        config.from_pods = words;
-    }
-    if let Some(networks) = fields.take_with("onChangeAllowedNetworks", |value| {
-        let expected = "a list of networks such as 10.244.0.0/16";
-        let texts: Vec<String> = typed(value, expected)?;
-        let networks: Result<_, _> = texts.iter().map(|text| text.parse()).collect();
-        networks.map_err(|_| format!("expected {expected}"))
-    })? {
-        config.allowed_networks = networks;
-    }
-    if let Some(parallelism) = at_least_one(fields, "onChangeParallelism")? {
-        config.parallelism = parallelism;
-    }
-    let entries: Option<Vec<serde_json::Value>> = fields.take("onChange", "a list of hooks")?;
-    let mut hooks = HookList::default();
-    for (position, entry) in entries.iter().flatten().enumerate() {
-        hooks.add(entry).map_err(|problem| FileError::Field {
-            line: fields.line_of_hook(position),
-            field: "onChange".to_owned(),
-            problem,
-        })?;
-    }
-    config.hooks = hooks.into_hooks();
-    Ok(config)
-}
-
-fn api_references(text: &str) -> Result<ApiReferences, &'static str> {
-    match text {
-        "Refuse" => Ok(ApiReferences::Refuse),
-        "Allow" => Ok(ApiReferences::Allow),
-        _ => Err("expected one of Refuse, Allow"),
-    }
-}
-
-fn at_least_one(fields: &mut Fields, field: &str) -> Result<Option<usize>, FileError> {
-    let number: Option<NonZeroUsize> = fields.take(field, "a whole number from 1")?;
-    Ok(number.map(NonZeroUsize::get))
-}
-
-fn rate_limit(fields: &mut Fields) -> Result<RateLimit, FileError> {
-    let expected = "a number of requests, 0 to 65535";
-    let qps: u16 = fields.take("kubeAPIQPS", expected)?.unwrap_or(50);
-    let burst = fields.take("kubeAPIBurst", expected)?;
-    let burst: u16 = burst.filter(|&burst| burst > 0).unwrap_or(100);
-    Ok(RateLimit::from_kubelet(qps.into(), burst.into()))
-}
-
-const MINUTE: Duration = Duration::from_mins(1);
-const TWENTY_SECONDS: Duration = Duration::from_secs(20);
-
-/// The kind of the file. kubeadm writes every time as `0s` and means the default, so a `KubeletConfiguration` is read
-/// that way; in larder's own kind a time of zero is an error.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Dialect {
-    Larder,
-    Kubelet,
-}
-
-impl Dialect {
-    fn take(fields: &mut Fields) -> Result<Self, FileError> {
-        let dialect = fields
-            .take_text("kind", |kind| match kind {
-                "AgentConfiguration" => Ok(Self::Larder),
-                "KubeletConfiguration" => Ok(Self::Kubelet),
-                _ => Err("expected AgentConfiguration or KubeletConfiguration"),
-            })?
-            .unwrap_or(Self::Larder);
-        let api_version = match dialect {
-            Self::Larder => "larder.dev/v1alpha1",
-            Self::Kubelet => "kubelet.config.k8s.io/v1beta1",
-        };
-        fields.take_text("apiVersion", |text| {
-            if text == api_version {
-                Ok(())
-            } else {
-                Err(format!("expected {api_version}"))
-            }
-        })?;
-        Ok(dialect)
-    }
-
-    fn period(
-        self,
-        fields: &mut Fields,
-        field: &str,
-        default: Duration,
-    ) -> Result<Duration, FileError> {
-        let period = fields.take_text(field, |text| {
-            match larder_objects::go_duration::parse(text).map_err(|error| error.to_string())? {
-                Duration::ZERO if self == Self::Kubelet => Ok(default),
-                Duration::ZERO => Err("must be more than zero".to_owned()),
-                period => Ok(period),
-            }
-        })?;
-        Ok(period.unwrap_or(default))
-    }
-
-    /// To the kubelet an empty text is an absent field.
-    fn unless_empty<T, E: ToString>(
-        self,
-        fields: &mut Fields,
-        field: &str,
-        read: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Result<Option<T>, FileError> {
-        let value = fields.take_text(field, |text| match text {
-            "" if self == Self::Kubelet => Ok(None),
-            _ => read(text).map(Some),
-        })?;
-        Ok(value.flatten())
-    }
-
-    /// Rejects the fields that are left, or names them in a warning.
-    fn rest(self, fields: &Fields) -> Result<Option<String>, FileError> {
-        if self == Self::Larder {
-            fields.finish()?;
-            return Ok(None);
-        }
-        let names = Vec::from_iter(fields.left()).join(", ");
-        Ok((!names.is_empty()).then(|| format!("fields without effect here: {names}")))
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! This crate connects the others, which cache objects and write volumes, and decides when they act.
 
 pub mod agent;
+pub mod annotations;
 pub mod beside;
 pub mod checkpoint;
 pub mod clean;

@@ -33,6 +33,8 @@ mod settings;
 mod status;
 mod task;
 
+pub use larder_actions::http::Network;
+
 pub use self::{
     handover::{FoundContent, HandOver, HookedParts},
     observer::{Observer, since_boot},

@@ -38,7 +38,7 @@ fn stored_pod(number: usize) -> Arc<StoredPod> {
 pub(super) fn on_change(root: &Path) -> OnChange {
     let hook = json!({"pods": ["bench/hooked-*"], "signal": "SIGHUP"});
     let mut hooks = HookList::default();
-    hooks.add(&hook).unwrap();
+    hooks.add(serde_json::from_value(hook).unwrap()).unwrap();
     OnChange::new(
         OnChangeConfig {
             hooks: hooks.into_hooks(),

@@ -38,6 +38,7 @@
 mod chunks;
 mod kubernetes;
 mod scalar;
+mod settings;
 
 use std::{collections::HashMap, fmt};
 
@@ -45,10 +46,15 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{FieldPath, PathSegment, manifest::typed, wiped::Wiped};
+use crate::{
+    FieldPath, PathSegment,
+    manifest::{Problem, typed},
+    wiped::Wiped,
+};
 
 pub(crate) use self::chunks::{Chunk, chunks};
 use self::kubernetes::Checker;
+pub use self::settings::{ShortOr, field_names};
 
 /// Largest number of mappings and sequences within each other. JSON has a limit of its own, 128, in `serde_json`.
 const MAX_DEPTH: usize = 100;
@@ -104,7 +110,7 @@ impl YamlDocument {
     ///
     /// The text is not YAML, or exceeds the limits.
     pub fn parse_all(text: &str, mut limits: Limits) -> Result<Vec<Self>, Error> {
-        let nodes = parse(Chunk { text, line: 1 }, &mut limits)?;
+        let nodes = parse(Chunk { text, line: 1 }, &mut limits).map_err(Error::without_key)?;
         Ok(nodes.into_iter().map(Self::new).collect())
     }
 
@@ -124,10 +130,54 @@ impl YamlDocument {
     ///
     /// A field has another type than in `T`, is missing or is denied, or the lists are too long.
     pub fn decode<'de, T: Deserialize<'de>>(&'de self) -> Result<T, Error> {
-        typed::decode(self.value(), &mut Vec::new()).map_err(|problem| {
-            let line = self.line_of(&problem.field());
-            Error::new(ErrorKind::Type, line, problem.to_string())
+        typed::decode(self.value(), &mut Vec::new()).map_err(|problem| match problem {
+            Problem::Type { field, problem } => self.error(field, problem),
+            Problem::UnknownField { field, .. } => self.unknown(&field),
+            other => self.error(other.field(), other.to_string()),
         })
+    }
+
+    /// The error of a field that a struct denies: it is on the line of the field, and names the struct's own.
+    fn unknown(&self, field: &FieldPath) -> Error {
+        let (name, within) = match field.segments() {
+            [within @ .., PathSegment::Field(name)] => (name.as_str(), within),
+            all => ("", all),
+        };
+        let name: String = name.chars().take(MAX_SHOWN_KEY).collect();
+        Error {
+            line: self.line_of(field),
+            kind: ErrorKind::Type,
+            field: within.iter().cloned().collect(),
+            problem: format!("unknown field {name:?}"),
+        }
+    }
+
+    /// An error of a field that was decoded, and whose value cannot be used. The problem must not quote it.
+    pub fn error(&self, field: FieldPath, problem: impl Into<String>) -> Error {
+        Error {
+            line: self.line_of(&field),
+            kind: ErrorKind::Type,
+            field,
+            problem: problem.into(),
+        }
+    }
+
+    /// Removes the fields of the outermost mapping that `is_kept` does not name, and returns their names, sorted.
+    pub fn retain(&mut self, is_kept: impl Fn(&str) -> bool) -> Vec<String> {
+        let Value::Object(fields) = &mut self.value.0 else {
+            return Vec::new();
+        };
+        let mut removed = Vec::new();
+        fields.retain(|name, value| {
+            let is_kept = is_kept(name);
+            if !is_kept {
+                Wiped(value.take());
+                removed.push(name.clone());
+            }
+            is_kept
+        });
+        removed.sort_unstable();
+        removed
     }
 
     /// Line of the innermost field that exists on the way along `path`, from 1: that of its value.
@@ -144,13 +194,15 @@ impl fmt::Debug for YamlDocument {
 
 /// Why a text, or a document of it, is rejected. Quotes no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {problem}")]
+#[error("line {line}: {field}{}{problem}", if field.segments().is_empty() { "" } else { ": " })]
 pub struct Error {
     /// Line of the text, from 1.
     pub line: usize,
     /// The kind of the problem.
     pub kind: ErrorKind,
-    /// The field, if it is known, and the problem.
+    /// The field, if it is known; else the root.
+    pub field: FieldPath,
+    /// The problem.
     pub problem: String,
 }
 
@@ -163,18 +215,26 @@ pub enum ErrorKind {
     DuplicateKey,
     /// Too deep, too many documents or too many copies.
     Limit,
-    /// A field does not have the expected type.
+    /// A field does not have the expected form.
     Type,
 }
 
 impl Error {
     fn new(kind: ErrorKind, line: usize, problem: impl Into<String>) -> Self {
-        let problem = problem.into();
         Self {
             line,
             kind,
-            problem,
+            field: FieldPath::root(),
+            problem: problem.into(),
         }
+    }
+
+    /// In settings, a key that stands there twice may be a value on the wrong side of the colon.
+    fn without_key(mut self) -> Self {
+        if self.kind == ErrorKind::DuplicateKey {
+            "duplicate field".clone_into(&mut self.problem);
+        }
+        self
     }
 
     fn syntax(line: usize, problem: impl Into<String>) -> Self {

@@ -3,28 +3,36 @@
 //! The source of a hook determines its permissions (rules S1 to S8), so every reader takes the [`HookOrigin`]. Given
 //! the outline of the pod, names of volumes, containers and ports are checked as well.
 //!
-//! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
+//! A text is decoded into [`HookFields`] by the one reader of settings (`larder_objects::yaml`), and checked field by
+//! field. Every error names the field and its line; the caller adds the place: an annotation's key, a flag, a file.
 
 mod configured;
 mod error;
-mod fields;
 mod http;
 mod long;
+mod place;
 mod pod;
 mod short;
 mod timing;
+mod written;
 
 pub use configured::{ConfiguredHook, HookList, PodSelector, allowed_actions};
 pub use error::HookError;
 pub(crate) use pod::defines_hooks;
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
+pub use short::is_short;
+pub use written::HookFields;
 
-use larder_objects::yaml::YamlDocument;
+use larder_objects::{
+    FieldPath,
+    yaml::{self, YamlDocument},
+};
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use self::{
     error::{TOO_LONG, TOO_MANY, at},
-    fields::ParseContext,
+    place::ParseContext,
 };
 use crate::{
     hook::{Action, Debounce, Hook, Timing},
@@ -116,17 +124,57 @@ pub fn hooks(
     if text.len() > MAX_TEXT {
         return Err(HookError::whole(TOO_LONG));
     }
-    let text = text.trim();
     let context = ParseContext { origin, outline };
-    let hooks = if text.starts_with(['-', '[', '{']) {
-        let document = YamlDocument::parse(text, COPIED_BYTES * (1024 + text.len()));
-        let document = document.map_err(|error| HookError::whole(error.to_string()))?;
-        long::list(document.value(), context)?
-    } else {
-        short::hook(text, context)?.into_iter().collect()
+    if short::is_short(text) {
+        return Ok(short::hook(text.trim(), context)?.into_iter().collect());
+    }
+    // Not trimmed: the first line of a list may be indented.
+    let document = YamlDocument::parse(text, COPIED_BYTES * (1024 + text.len()));
+    let document = document.map_err(not_yaml)?;
+    let hooks = match document.value() {
+        Value::Array(_) => {
+            let fields = document.decode::<Vec<HookFields>>();
+            let fields = fields.map_err(|error| at_line(error.line, error.field, error.problem))?;
+            long::list(fields, context)
+        }
+        // One hook counts as a list of one.
+        Value::Object(_) => {
+            let fields = document.decode::<HookFields>().map_err(|error| {
+                let field = FieldPath::root().index(0).join(&error.field);
+                at_line(error.line, field, error.problem)
+            })?;
+            long::list(vec![fields], context)
+        }
+        Value::String(text) => short::hook(text, context).map(|hook| hook.into_iter().collect()),
+        _ => Err(HookError::whole("expected a list of hooks")),
     };
-    check_together(&hooks)?;
-    Ok(hooks)
+    let checked = hooks.and_then(|hooks| check_together(&hooks).map(|()| hooks));
+    checked.map_err(|error| with_line(error, &document))
+}
+
+fn not_yaml(error: yaml::Error) -> HookError {
+    at_line(error.line, error.field, error.problem)
+}
+
+fn at_line(line: usize, field: FieldPath, problem: String) -> HookError {
+    HookError {
+        line: Some(line),
+        ..at(field, problem)
+    }
+}
+
+/// The error of a field that was decoded, with its line.
+fn with_line(error: HookError, document: &YamlDocument) -> HookError {
+    let is_list = document.value().is_array();
+    let field: FieldPath = match error.field.segments() {
+        [] => return error,
+        [_, rest @ ..] if !is_list => rest.iter().cloned().collect(),
+        all => all.iter().cloned().collect(),
+    };
+    HookError {
+        line: Some(document.line_of(&field)),
+        ..error
+    }
 }
 
 /// Checks the list as a whole: the number and the names of hooks, and actions that contradict each other.
@@ -143,7 +191,7 @@ pub fn check_together(hooks: &[Hook]) -> Result<(), HookError> {
         for (earlier, other) in hooks[..later].iter().enumerate() {
             if hook.name == other.name {
                 return Err(at(
-                    format!("[{later}].name"),
+                    FieldPath::root().index(later).child("name"),
                     format!("[{earlier}] is named {:?} as well", hook.name),
                 ));
             }
@@ -156,7 +204,7 @@ pub fn check_together(hooks: &[Hook]) -> Result<(), HookError> {
                 && share_volumes(hook, other)
             {
                 return Err(at(
-                    format!("[{restart}].restart"),
+                    FieldPath::root().index(restart).child("restart"),
                     format!(
                         "[{signal}] sends a signal for the same volumes: give volumes, or restart:environment"
                     ),

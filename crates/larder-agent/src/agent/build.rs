@@ -37,7 +37,7 @@ use super::{Agent, AgentHandle, handle::Sources};
 use crate::{
     beside::{Beside, OverlapError},
     checkpoint::{CheckpointBoard, ClusterId},
-    config::Config,
+    config::{Config, PodUrl},
     delivery::{
         inputs::NodeInputs, pod_statuses::PodStatuses, readers::ObjectReaders,
         sub_path_settings::SubPathSettings, worker::DeliveryNode,
@@ -393,7 +393,7 @@ fn managers(config: &Config, node_ttl: &NodeTtl, node_context: &NodeContext) -> 
 
 /// The source of static pods at `staticPodURL`.
 fn http_source(config: &Config, root: &RootDir) -> Result<Option<HttpSource>, BuildError> {
-    let Some(url) = config.static_pod_url.as_deref() else {
+    let Some(url) = config.static_pod_url.as_ref().map(PodUrl::as_str) else {
         return Ok(None);
     };
     let headers = config.static_pod_url_headers.values();

@@ -7,14 +7,12 @@ use std::{
 
 use larder_kubelet::{kubelet_dir::Mounts, swaps::SwapDetection};
 use larder_pods::StoredPod;
-use serde::Deserialize;
 
 /// The annotation with which a pod excludes itself (R8), and its only value.
-const POLICY: (&str, &str) = ("larder.dev/refresh-policy", "never");
+pub(crate) const POLICY: (&str, &str) = ("larder.dev/refresh-policy", "never");
 
-/// Settings of the mode `Beside`. Its fields in a configuration file are those that are not skipped.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+/// Settings of the mode `Beside`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BesideConfig {
     /// Root directory of the kubelet. `beside.kubeletRootDir`; defaults to `/var/lib/kubelet`.
@@ -25,7 +23,6 @@ pub struct BesideConfig {
     pub selector: BTreeMap<String, String>,
     /// Whether to touch pods whose volumes differ only in `kube-root-ca.crt` or `openshift-service-ca.crt`, which every
     /// pod of a cluster mounts (R7). `beside.refreshClusterCAs`; off by default.
-    #[serde(rename = "refreshClusterCAs")]
     pub refresh_cluster_cas: bool,
     /// Whether to post an event when a container needs a restart to see a change. `beside.restartEvents`; off by
     /// default.
@@ -34,16 +31,12 @@ pub struct BesideConfig {
     /// container, a directory of the host.
     pub lock_dir: PathBuf,
     /// Whether to show only which pods would be touched. `--dry-run`.
-    #[serde(skip)]
     pub dry_run: bool,
     /// Whether volumes in memory are mounts. Tests that may not mount set that they are not.
-    #[serde(skip)]
     pub mounts: Mounts,
     /// How swaps are noticed. Tests with paused time poll.
-    #[serde(skip)]
     pub swaps: SwapDetection,
     /// The processes of the node, as hooks find them. `/proc`; tests have another directory.
-    #[serde(skip)]
     pub processes: PathBuf,
 }
 

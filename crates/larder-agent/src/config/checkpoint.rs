@@ -3,10 +3,9 @@
 use std::{path::Path, time::Duration};
 
 use larder_checkpoint::KeySource;
-use larder_objects::go_duration;
-use serde::Deserialize;
+use larder_objects::FieldPath;
 
-use super::file::{Fields, FileError, typed};
+use super::written::{CheckpointFields, OneOrMany, Text};
 
 /// Most keys: one to seal, and those of earlier rotations.
 const MAX_KEYS: usize = 8;
@@ -38,79 +37,42 @@ impl CheckpointConfig {
     }
 }
 
-/// The field as typed.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CheckpointField {
-    key: Option<OneOrMany>,
-    after: Option<String>,
-    max_age: Option<MaxAge>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MaxAge {
-    #[serde(rename = "Secret")]
-    secrets: Option<String>,
-    #[serde(rename = "ConfigMap")]
-    config_maps: Option<String>,
-}
-
-/// Takes the field; `None` if it names no key. Paths are relative to `directory`.
-pub(super) fn take(
-    fields: &mut Fields,
-    directory: &Path,
-) -> Result<Option<CheckpointConfig>, FileError> {
-    let expected = "key, after and maxAge (with Secret and ConfigMap)";
-    let taken = fields.take_with("checkpoint", |value| {
-        typed::<CheckpointField>(value, expected)?.check(directory)
-    })?;
-    Ok(taken.flatten())
-}
-
-impl CheckpointField {
-    fn check(self, directory: &Path) -> Result<Option<CheckpointConfig>, String> {
-        let keys = match self.key {
+impl CheckpointConfig {
+    /// Checks the field; `None` if it names no key. Paths are relative to `directory`.
+    pub(super) fn check(
+        fields: CheckpointFields,
+        directory: &Path,
+    ) -> Result<Option<Self>, CheckpointProblem> {
+        let keys = match fields.key {
             None => Vec::new(),
             Some(OneOrMany::One(key)) => vec![key],
             Some(OneOrMany::Many(keys)) => keys,
         };
         if keys.len() > MAX_KEYS {
-            return Err(format!("key: expected {MAX_KEYS} keys at most"));
+            return Err(CheckpointProblem {
+                field: FieldPath::fields("checkpoint.key"),
+                problem: format!("expected {MAX_KEYS} keys at most"),
+            });
         }
-        let key = |text: &String| {
-            let source = text.parse().map_err(|error| format!("key: {error}"))?;
-            Ok(match source {
-                KeySource::File(path) => KeySource::File(directory.join(path)),
-                source @ KeySource::Credential(_) => source,
-            })
-        };
-        let keys: Vec<_> = keys.iter().map(key).collect::<Result<_, String>>()?;
-        let mut config = CheckpointConfig::new(keys);
-        if let Some(after) = duration("after", self.after.as_deref())? {
+        let keys = keys.into_iter().map(|Text(key)| match key {
+            KeySource::File(path) => KeySource::File(directory.join(path)),
+            source @ KeySource::Credential(_) => source,
+        });
+        let mut config = Self::new(keys.collect());
+        if let Some(Text(after)) = fields.after {
             config.after = after;
         }
-        if let Some(ages) = self.max_age {
-            let forever = |age: Duration| (!age.is_zero()).then_some(age);
-            if let Some(age) = duration("maxAge.Secret", ages.secrets.as_deref())? {
-                config.max_age_secrets = forever(age);
-            }
-            if let Some(age) = duration("maxAge.ConfigMap", ages.config_maps.as_deref())? {
-                config.max_age_config_maps = forever(age);
-            }
+        let forever = |Text(age): Text<Duration>| (!age.is_zero()).then_some(age);
+        if let Some(ages) = fields.max_age {
+            config.max_age_secrets = ages.secrets.map_or(config.max_age_secrets, forever);
+            config.max_age_config_maps = ages.config_maps.and_then(forever);
         }
         Ok((!config.keys.is_empty()).then_some(config))
     }
 }
 
-fn duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, String> {
-    let parse = |text| go_duration::parse(text).map_err(|error| format!("{field}: {error}"));
-    text.map(parse).transpose()
+/// A field of the checkpoint that cannot be used.
+pub(super) struct CheckpointProblem {
+    pub(super) field: FieldPath,
+    pub(super) problem: String,
 }

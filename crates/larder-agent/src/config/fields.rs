@@ -1,15 +1,22 @@
-//! The fields of a configuration file as data, for `/configz` and reloads.
+//! The configuration in use as its fields, for `/configz` and reloads.
 //!
-//! Invariant: [`Config::values`] has exactly the fields that [`Config`] reads. A test checks it and [`RELOADED_FIELDS`]
-//! against the table from which `docs/configuration.md` and `packaging/agent.yaml` are generated.
+//! Invariant: [`Config::values`] has exactly the fields that a file may have, since it is the same struct. A test checks
+//! it and [`RELOADED_FIELDS`] against the table from which `docs/configuration.md` and `packaging/agent.yaml` are
+//! generated.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, path::Path};
 
-use larder_pods::static_pod::{ApiReferences, shown_url};
 use larder_transport::RateLimit;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::Config;
+use super::{
+    CheckpointConfig, Config,
+    written::{
+        AgentConfiguration, BesideFields, CheckpointFields, HookEntry, MaxAges, Mode, OneOrMany,
+        ReferencesWord, Requests, Text,
+    },
+};
+use crate::beside::BesideConfig;
 
 /// The fields whose new value a reload applies; the others need a restart.
 pub const RELOADED_FIELDS: [&str; 6] = [
@@ -23,75 +30,61 @@ pub const RELOADED_FIELDS: [&str; 6] = [
 
 impl Config {
     /// The values in use by field name, as `/configz` shows them; `null` for a missing one. Values of headers are
-    /// masked, and a URL has neither user nor query.
+    /// masked, a URL has neither user nor query, and of a hook only its name and action are shown.
     pub fn values(&self) -> Map<String, Value> {
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        match serde_json::to_value(self.written()) {
+            Ok(Value::Object(values)) => values,
+            _ => unreachable!("a struct with text keys is an object"),
+        }
+    }
+
+    fn written(&self) -> AgentConfiguration {
         let (qps, burst) = match self.rate_limit {
             RateLimit::Unlimited => (None, None),
             RateLimit::Limited { qps, burst } => (Some(qps), Some(burst)),
         };
-        let headers = self.static_pod_url_headers.values().iter();
-        let headers: Map<_, _> = headers
-            .map(|(name, _)| (name.clone(), json!([MASKED])))
-            .collect();
-        let references = match self.static_pod_api_references {
-            ApiReferences::Refuse => "Refuse",
-            ApiReferences::Allow => "Allow",
-        };
+        let number = |value: Option<u32>| Some(Requests(u16::try_from(value?).ok()?));
         // Without arguments, bodies and variables, which may be credentials.
-        let hooks = self.on_change.hooks.iter();
-        let hooks: Vec<_> = hooks
-            .map(|found| json!({"name": found.hook.name, "action": found.hook.action()}))
-            .collect();
-        let networks = self.on_change.allowed_networks.iter();
-        let networks: Vec<_> = networks.map(ToString::to_string).collect();
-        let values = json!({
-            "kubeconfig": path(&self.kubeconfig),
-            "manifests": path(&self.manifests),
-            "podAddress": self.pod_address,
-            "nodeName": self.node_name,
-            "rootDir": self.root_dir.display().to_string(),
-            "listen": self.listen,
-            "configMapAndSecretChangeDetectionStrategy": self.change_detection.to_string(),
-            "watchScope": self.watch_scope.to_string(),
-            "syncFrequency": go_duration(self.sync_frequency),
-            "staticPodPath": path(&self.static_pod_path),
-            "fileCheckFrequency": go_duration(self.file_check_frequency),
-            "staticPodURL": self.static_pod_url.as_deref().map(shown_url),
-            "staticPodURLHeader": headers,
-            "httpCheckFrequency": go_duration(self.http_check_frequency),
-            "staticPodAPIReferences": references,
-            "kubeAPIQPS": qps,
-            "kubeAPIBurst": burst,
-            "maxRequestsInFlight": self.max_requests_in_flight,
-            "onChange": hooks,
-            "onChangeAllowedNetworks": networks,
-            "onChangeFromPods": self.on_change.from_pods.words().collect::<Vec<_>>(),
-            "onChangeParallelism": self.on_change.parallelism,
-            "subPathUpdates": self.sub_path_updates,
-            "registerNode": self.register_node,
-            "mode": if self.beside.is_some() { "Beside" } else { "Serve" },
-            "beside": self.beside.as_ref().map(|beside| json!({
-                "kubeletRootDir": beside.kubelet_root_dir.display().to_string(),
-                "namespaces": beside.namespaces,
-                "selector": beside.selector,
-                "refreshClusterCAs": beside.refresh_cluster_cas,
-                "restartEvents": beside.restart_events,
-                "lockDir": beside.lock_dir.display().to_string(),
-            })),
-            "checkpoint": self.checkpoint.as_ref().map(|checkpoint| json!({
-                "key": checkpoint.keys.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "after": go_duration(checkpoint.after),
-                "maxAge": {
-                    "Secret": go_duration(checkpoint.max_age_secrets.unwrap_or_default()),
-                    "ConfigMap": go_duration(checkpoint.max_age_config_maps.unwrap_or_default()),
-                },
-            })),
-            "checkpointDir": self.checkpoint_place().path().display().to_string(),
+        let hooks = self.on_change.hooks.iter().map(|found| HookEntry::Shown {
+            name: found.hook.name.clone(),
+            action: found.hook.action(),
         });
-        match values {
-            Value::Object(values) => values,
-            _ => unreachable!("built as an object"),
+        let networks = self.on_change.allowed_networks.iter();
+        let words = self.on_change.from_pods.words();
+        AgentConfiguration {
+            kind: None,
+            api_version: None,
+            kubeconfig: self.kubeconfig.as_deref().map(shown),
+            manifests: self.manifests.as_deref().map(shown),
+            pod_address: self.pod_address.map(Text),
+            node_name: Some(self.node_name.clone()),
+            root_dir: Some(shown(&self.root_dir)),
+            listen: self.listen.map(Text),
+            change_detection: Some(self.change_detection),
+            watch_scope: Some(self.watch_scope),
+            sync_frequency: Some(Text(self.sync_frequency)),
+            static_pod_path: self.static_pod_path.as_deref().map(shown),
+            file_check_frequency: Some(Text(self.file_check_frequency)),
+            static_pod_url: self.static_pod_url.clone(),
+            static_pod_url_headers: Some(self.static_pod_url_headers.clone()),
+            http_check_frequency: Some(Text(self.http_check_frequency)),
+            static_pod_api_references: Some(ReferencesWord(self.static_pod_api_references)),
+            kube_api_qps: number(qps),
+            kube_api_burst: number(burst),
+            max_requests_in_flight: NonZeroUsize::new(self.max_requests_in_flight),
+            on_change: Some(hooks.collect()),
+            on_change_allowed_networks: Some(networks.copied().map(Text).collect()),
+            on_change_from_pods: Some(words.map(str::to_owned).collect()),
+            on_change_parallelism: NonZeroUsize::new(self.on_change.parallelism),
+            sub_path_updates: Some(self.sub_path_updates),
+            register_node: Some(self.register_node),
+            checkpoint: self.checkpoint.as_ref().map(checkpoint),
+            checkpoint_dir: Some(shown(self.checkpoint_place().path())),
+            mode: Some(match self.beside {
+                Some(_) => Mode::Beside,
+                None => Mode::Serve,
+            }),
+            beside: self.beside.as_ref().map(beside),
         }
     }
 
@@ -110,57 +103,30 @@ impl Config {
     }
 }
 
-/// The kubelet's word in `/configz`.
-const MASKED: &str = "<masked>";
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
 
-/// As Go prints a duration: `1m30s`, `1.5ms`, `1h0m0s`.
-fn go_duration(duration: Duration) -> String {
-    let nanos = duration.as_nanos();
-    let (unit, digits) = match nanos {
-        0 => return "0s".to_owned(),
-        1..1_000 => return format!("{nanos}ns"),
-        1_000..1_000_000 => ("µs", 3),
-        1_000_000..1_000_000_000 => ("ms", 6),
-        _ => ("s", 9),
-    };
-    let scale = 10_u128.pow(digits);
-    let (whole, rest, width) = (nanos / scale, nanos % scale, digits as usize);
-    let (hours, minutes, whole) = match unit {
-        "s" => (whole / 3600, whole / 60 % 60, whole % 60),
-        _ => (0, 0, whole),
-    };
-    let number = format!("{whole}.{rest:0width$}");
-    let number = number.trim_end_matches('0').trim_end_matches('.');
-    match (hours, minutes) {
-        (0, 0) => format!("{number}{unit}"),
-        (0, _) => format!("{minutes}m{number}s"),
-        _ => format!("{hours}h{minutes}m{number}s"),
+fn checkpoint(config: &CheckpointConfig) -> CheckpointFields {
+    let keys = config.keys.iter().cloned().map(Text);
+    let age = |age: Option<_>| Some(Text(age.unwrap_or_default()));
+    CheckpointFields {
+        key: Some(OneOrMany::Many(keys.collect())),
+        after: Some(Text(config.after)),
+        max_age: Some(MaxAges {
+            secrets: age(config.max_age_secrets),
+            config_maps: age(config.max_age_config_maps),
+        }),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_printed_as_go_prints_them() {
-        for text in [
-            "0s",
-            "1ns",
-            "7µs",
-            "1.001µs",
-            "1.5ms",
-            "500ms",
-            "1.5s",
-            "2.000000001s",
-            "20s",
-            "1m0s",
-            "1m30s",
-            "1h0m0s",
-            "1h0m0.25s",
-        ] {
-            let duration = larder_objects::go_duration::parse(text).unwrap();
-            assert_eq!(go_duration(duration), text);
-        }
+fn beside(config: &BesideConfig) -> BesideFields {
+    BesideFields {
+        kubelet_root_dir: Some(shown(&config.kubelet_root_dir)),
+        namespaces: Some(config.namespaces.clone()),
+        selector: Some(config.selector.clone()),
+        refresh_cluster_cas: Some(config.refresh_cluster_cas),
+        restart_events: Some(config.restart_events),
+        lock_dir: Some(shown(&config.lock_dir)),
     }
 }

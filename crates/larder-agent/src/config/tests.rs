@@ -2,9 +2,11 @@ mod fields;
 mod reference;
 
 use expect_test::{Expect, expect};
+use larder_objects::yaml::field_names;
+use larder_transport::RateLimit;
 
 use self::fields::FIELDS;
-use super::*;
+use super::{written::AgentConfiguration, *};
 
 fn host() -> Host {
     Host {
@@ -15,7 +17,7 @@ fn host() -> Host {
     }
 }
 
-fn parse(text: &str) -> Result<(Config, Option<String>), FileError> {
+fn parse(text: &str) -> Result<(Config, Option<String>), yaml::Error> {
     Config::parse(text, Path::new("/etc/larder/agent.yaml"), &host())
 }
 
@@ -32,8 +34,8 @@ fn an_empty_file_gives_the_kubelets_defaults() {
     assert_eq!(config.node_name, "box-1");
     assert_eq!(config.root_dir, Path::new("/run/user/1000/larder"));
     assert_eq!(config.change_detection, Strategy::Watch);
-    assert_eq!(config.sync_frequency, MINUTE);
-    assert_eq!(config.file_check_frequency, TWENTY_SECONDS);
+    assert_eq!(config.sync_frequency, Duration::from_mins(1));
+    assert_eq!(config.file_check_frequency, Duration::from_secs(20));
     assert_eq!(config.rate_limit, RateLimit::default());
     assert_eq!(config.listen, None);
 }
@@ -91,7 +93,7 @@ registerNode: true
             ),
             file_check_frequency: 500ms,
             static_pod_url: Some(
-                "https://example.com/pods",
+                https://example.com/pods,
             ),
             static_pod_url_headers: {
                 "Authorization",
@@ -161,7 +163,7 @@ fn mistakes_are_named_with_line_and_field() {
     refused(
         "watchScope: namespace",
         expect![
-            "line 1: watchScope: unknown watch scope: namespace; expected one of Object, Namespace, Auto"
+            "line 1: watchScope: expected one of `Object`, `Namespace`, `Auto`, found a string"
         ],
     );
     refused(
@@ -170,7 +172,7 @@ fn mistakes_are_named_with_line_and_field() {
     );
     refused(
         "# a comment\nhttpCheckFrequency: -5s",
-        expect!["line 2: httpCheckFrequency: must not be negative"],
+        expect!["line 2: httpCheckFrequency: expected a duration such as 20s, 1m30s or 500ms"],
     );
     refused(
         "maxRequestsInFlight: 0",
@@ -178,12 +180,12 @@ fn mistakes_are_named_with_line_and_field() {
     );
     refused(
         "fileCheckFrequency: 20",
-        expect!["line 1: fileCheckFrequency: expected a string"],
+        expect!["line 1: fileCheckFrequency: expected a string, found a number (quote it)"],
     );
     refused(
         "configMapAndSecretChangeDetectionStrategy: watch",
         expect![
-            "line 1: configMapAndSecretChangeDetectionStrategy: unknown configmap and secret manager mode: watch"
+            "line 1: configMapAndSecretChangeDetectionStrategy: expected one of `Get`, `Cache`, `Watch`, found a string"
         ],
     );
     refused(
@@ -196,7 +198,9 @@ fn mistakes_are_named_with_line_and_field() {
     );
     refused(
         "kind: Pod\n",
-        expect!["line 1: kind: expected AgentConfiguration or KubeletConfiguration"],
+        expect![
+            "line 1: kind: expected `AgentConfiguration` or `KubeletConfiguration`, found a string"
+        ],
     );
 }
 
@@ -204,7 +208,7 @@ fn mistakes_are_named_with_line_and_field() {
 fn a_header_of_the_wrong_form_is_not_quoted() {
     refused(
         "staticPodURLHeader:\n  Authorization: Bearer hunter2\n",
-        expect!["line 2: staticPodURLHeader: expected a list of strings for each header name"],
+        expect!["line 2: staticPodURLHeader[Authorization]: expected a sequence, found a string"],
     );
 }
 
@@ -232,10 +236,7 @@ fn text_at_a_mistake_is_not_quoted() {
 fn text_that_is_not_a_mapping_is_rejected_with_its_line() {
     for text in ["- a", "nodeName: [", "a: 1\na: 2\n"] {
         let error = parse(text).expect_err(text);
-        assert!(
-            matches!(error, FileError::Malformed { line: 1.., .. }),
-            "{text}: {error}"
-        );
+        assert!(error.line > 0, "{text}: {error}");
     }
 }
 
@@ -263,7 +264,7 @@ cgroupDriver: systemd
         Some(Path::new("/etc/kubernetes/manifests"))
     );
     assert_eq!(config.static_pod_url, None);
-    assert_eq!(config.sync_frequency, MINUTE);
+    assert_eq!(config.sync_frequency, Duration::from_mins(1));
     assert_eq!(config.file_check_frequency, Duration::from_secs(10));
 }
 
@@ -337,15 +338,99 @@ fn table_of_fields_is_complete() {
     sorted.sort_unstable();
     shown.sort_unstable();
     assert_eq!(shown, sorted);
-    // And every field that is read is in the table.
-    let mut fields = Fields::parse("").unwrap();
-    Config::take(&mut fields, Path::new(""), &host()).unwrap();
-    let taken = fields.taken.iter().map(String::as_str);
-    let others: Vec<_> = taken.filter(|name| !names.contains(name)).collect();
-    assert_eq!(others, ["kind", "apiVersion"]);
+    let read = field_names::<AgentConfiguration>().iter();
+    let others = read.filter(|name| !names.contains(name));
+    assert_eq!(others.collect::<Vec<_>>(), [&"kind", &"apiVersion"]);
     for name in RELOADED_FIELDS {
         assert!(names.contains(&name), "{name}");
     }
+}
+
+/// What `/configz` shows is a file for the same configuration, but for what it masks.
+#[test]
+fn shown_configuration_is_one_that_can_be_read() {
+    let masked = [
+        "kubeconfig",
+        "staticPodURL",
+        "staticPodURLHeader",
+        "onChange",
+    ];
+    let fields = FIELDS.iter().filter(|field| !masked.contains(&field.name));
+    let lines = fields.map(|field| format!("{}: {}\n", field.name, field.example));
+    let (config, _) = parse(&lines.collect::<String>()).unwrap();
+    let mut shown = config.values();
+    shown.retain(|name, _| !masked.contains(&name.as_str()));
+    let (again, _) = parse(&serde_json::Value::Object(shown).to_string()).unwrap();
+    assert_eq!(again.values(), config.values());
+}
+
+#[test]
+fn shown_configuration_has_no_credential() {
+    let text = "
+staticPodURL: https://u:hunter2@h/?hunter2
+staticPodURLHeader: {Authorization: [hunter2]}
+onChange:
+- pods: [a/b]
+  steps:
+  - exec: {command: [/bin/a, hunter2], env: {A: hunter2}}
+  - http: {url: 'http://u:hunter2@h/?hunter2', headers: {A: hunter2}, body: hunter2}
+";
+    let (config, _) = parse(text).unwrap();
+    let shown = serde_json::to_string(&config.values()).unwrap();
+    assert!(shown.contains("Authorization") && shown.contains("https://h/"));
+    assert!(
+        !format!("{shown} {config:?}").contains("hunter2"),
+        "{shown}"
+    );
+}
+
+/// Every value of a configuration is replaced by each of many others.
+#[test]
+fn no_error_shows_a_value() {
+    let wrong = [
+        "hunter2",
+        "'hunter2: x'",
+        "[hunter2]",
+        "{x: hunter2}",
+        "[[hunter2]]",
+        "[{x: hunter2}]",
+        "{x: [hunter2]}",
+        "4711.4711",
+        "-4711",
+        "http://hunter2:4711@h/",
+    ];
+    let nested = [
+        "checkpoint: {key: ~~}",
+        "checkpoint: {after: ~~}",
+        "checkpoint: {maxAge: {Secret: ~~}}",
+        "beside: {kubeletRootDir: ~~}",
+        "beside: {namespaces: ~~}",
+        "beside: {selector: ~~}",
+        "beside: {restartEvents: ~~}",
+        "onChange: [{pods: ~~}]",
+        "onChange: [{pods: [a/b], signal: ~~}]",
+        "onChange: [{selector: ~~}]",
+        "staticPodURLHeader: {A: ~~}",
+        "onChangeAllowedNetworks: [~~]",
+        "onChangeFromPods: [~~]",
+        "kind: ~~",
+        "apiVersion: ~~",
+    ];
+    let tops = FIELDS.iter().map(|field| format!("{}: ~~", field.name));
+    let mut errors = 0;
+    for line in tops.chain(nested.map(str::to_owned)) {
+        for value in wrong {
+            if let Err(error) = parse(&line.replace("~~", value)) {
+                errors += 1;
+                let shown = format!("{error} {error:?}");
+                assert!(
+                    !shown.contains("hunter2") && !shown.contains("4711"),
+                    "{line} {value}: {shown}"
+                );
+            }
+        }
+    }
+    assert!(errors > 200, "{errors}");
 }
 
 #[test]
@@ -389,32 +474,32 @@ onChange:
         (
             "signal: SIGHUP",
             "signal: SIGFOO",
-            "line 10: onChange: [1].signal: expected one of SIGHUP",
+            "line 12: onChange[1].signal: expected one of SIGHUP",
         ),
         (
             "name: reload",
             "naem: reload",
-            "line 10: onChange: [1]: unknown field \"naem\"",
+            "line 11: onChange[1]: unknown field \"naem\"",
         ),
         (
             "http: {url: 'https://reload.example:8443/'}",
             "name: reload\n  signal: SIGUSR1",
-            "line 13: onChange: [2].name: [1] is named \"reload\" as well",
+            "line 14: onChange[2].name: [1] is named \"reload\" as well",
         ),
         (
             "example:8443",
             "example:99999",
-            "line 13: onChange: [2].http.url: expected 1 to 65535 as the port of the URL",
+            "line 14: onChange[2].http.url: expected 1 to 65535 as the port of the URL",
         ),
         (
             "https://reload",
             "https://user:canary@@reload",
-            "line 13: onChange: [2].http.url: expected a user",
+            "line 14: onChange[2].http.url: expected a user",
         ),
         (
             "pods: [web/nginx-*]",
             "pods: nginx",
-            "line 5: onChange: [0].pods: expected globs",
+            "line 5: onChange[0].pods: expected a sequence",
         ),
         (
             "[signal]",
@@ -424,7 +509,7 @@ onChange:
         (
             "10.244.0.0/16",
             "10.244.0.0/33",
-            "line 3: onChangeAllowedNetworks: expected a list of networks such as 10.244.0.0/16",
+            "line 3: onChangeAllowedNetworks[0]: expected a network such as 10.244.0.0/16",
         ),
         (
             "Parallelism: 3",
@@ -452,15 +537,17 @@ fn a_checkpoint_is_on_when_it_names_a_key() {
 fn an_invalid_checkpoint_is_rejected() {
     refused(
         "checkpoint: {key: 'tpm:0'}",
-        expect!["line 1: checkpoint: key: expected credential:NAME or file:PATH"],
+        expect![
+            "line 1: checkpoint.key: expected credential:NAME or file:PATH, or a list of these"
+        ],
     );
     refused(
         "checkpoint: {key: 'file:k', maxAge: {Pod: 1h}}",
-        expect!["line 1: checkpoint: expected key, after and maxAge (with Secret and ConfigMap)"],
+        expect!["line 1: checkpoint.maxAge: unknown field \"Pod\""],
     );
     refused(
         "checkpoint: {key: 'file:k', after: soon}",
-        expect!["line 1: checkpoint: after: not a duration such as 20s, 1m30s or 500ms"],
+        expect!["line 1: checkpoint.after: expected a duration such as 20s, 1m30s or 500ms"],
     );
     let text = "checkpoint: {key: 'file:k'}\nconfigMapAndSecretChangeDetectionStrategy: Get";
     let (mut config, _) = parse(text).unwrap();

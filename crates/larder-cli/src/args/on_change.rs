@@ -89,21 +89,14 @@ impl HookText {
 
     /// Whether it is in the long form.
     fn is_list(&self) -> bool {
-        self.text.trim_start().starts_with(['-', '[', '{'])
+        !parse::is_short(&self.text)
     }
 
-    /// The error with its place: in a file also the line of the hook, where the list has a line for each.
+    /// The error with its place: in a file also the line.
     fn place(&self, error: &HookError) -> String {
-        let Some(file) = &self.file else {
-            return error.to_string();
-        };
-        let position = error.field.strip_prefix('[');
-        let position = position.and_then(|rest| rest.split(']').next()?.parse().ok());
-        let lines = self.text.lines().enumerate();
-        let mut items = lines.filter(|(_, line)| line.starts_with("- "));
-        match position.and_then(|position: usize| items.nth(position)) {
-            Some((index, _)) => format!("{file}:{}: {error}", index + 1),
-            None => format!("{file}: {error}"),
+        match &self.file {
+            Some(file) => error.in_file(file),
+            None => error.to_string(),
         }
     }
 }

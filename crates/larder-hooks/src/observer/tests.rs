@@ -69,7 +69,7 @@ impl Machine {
                 "volumes": volumes,
                 "debounce": debounce,
             });
-            hooks.add(&hook).unwrap();
+            hooks.add(serde_json::from_value(hook).unwrap()).unwrap();
         }
         let memory = self.memory.iter().map(|memory| memory.path().to_owned());
         let on_change = OnChange::new(

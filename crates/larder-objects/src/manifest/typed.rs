@@ -115,16 +115,12 @@ impl<'n, 'de> TypedValue<'_, 'n, 'de> {
         result
     }
 
-    /// The entries of a mapping; those of a struct have `fields`.
-    fn entries(
-        &self,
-        entries: &'de Map<String, Value>,
-        fields: Option<Fields>,
-    ) -> TypedEntries<'_, 'n, 'de> {
+    /// The entries of a mapping.
+    fn entries(&self, entries: &'de Map<String, Value>, names: Names) -> TypedEntries<'_, 'n, 'de> {
         TypedEntries {
             within: self,
             iter: entries.iter(),
-            fields,
+            names,
             current: None,
         }
     }
@@ -132,6 +128,17 @@ impl<'n, 'de> TypedValue<'_, 'n, 'de> {
 
 /// The names of all fields of a struct.
 type Fields = &'static [&'static str];
+
+/// What the names in a mapping are.
+#[derive(Clone, Copy)]
+enum Names {
+    /// Fields of a struct, which are known.
+    Struct(Fields),
+    /// Fields of a type that asks for any value: it has several forms, of which a struct is one.
+    Any,
+    /// Keys that the user chooses.
+    Map,
+}
 
 macro_rules! forward {
     ($($method:ident($($argument:ident: $type:ty),*))*) => {
@@ -147,7 +154,9 @@ impl<'de> Deserializer<'de> for TypedValue<'_, '_, 'de> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.value {
             Value::Array(_) => self.deserialize_seq(visitor),
-            Value::Object(_) => self.deserialize_map(visitor),
+            Value::Object(entries) => {
+                self.noting(|this| visitor.visit_map(this.entries(entries, Names::Any)))
+            }
             _ => self.noting(|this| this.value.deserialize_any(visitor)),
         }
     }
@@ -186,7 +195,7 @@ impl<'de> Deserializer<'de> for TypedValue<'_, '_, 'de> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.noting(|this| match this.value {
-            Value::Object(entries) => visitor.visit_map(this.entries(entries, None)),
+            Value::Object(entries) => visitor.visit_map(this.entries(entries, Names::Map)),
             other => other.deserialize_map(visitor),
         })
     }
@@ -198,7 +207,9 @@ impl<'de> Deserializer<'de> for TypedValue<'_, '_, 'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         self.noting(|this| match this.value {
-            Value::Object(entries) => visitor.visit_map(this.entries(entries, Some(fields))),
+            Value::Object(entries) => {
+                visitor.visit_map(this.entries(entries, Names::Struct(fields)))
+            }
             // serde would name the type, and take the list of its fields too.
             _ => Err(Error::invalid_type(Unexpected::Other("value"), &"a map")),
         })
@@ -235,7 +246,9 @@ impl<'de> SeqAccess<'de> for Items<'_, '_, 'de> {
         notes.borrow_mut().count_item(size_of::<T::Value>())?;
         let path = Path::Index(&self.within.path, index);
         let item = TypedValue { value, path, notes };
-        seed.deserialize(item).map(Some)
+        // A type may fail after the value was read.
+        item.noting(|item| seed.deserialize(TypedValue { ..*item }))
+            .map(Some)
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -246,7 +259,7 @@ impl<'de> SeqAccess<'de> for Items<'_, '_, 'de> {
 struct TypedEntries<'a, 'n, 'de> {
     within: &'a TypedValue<'a, 'n, 'de>,
     iter: map::Iter<'de>,
-    fields: Option<Fields>,
+    names: Names,
     current: Option<(&'de str, &'de Value)>,
 }
 
@@ -261,7 +274,9 @@ impl<'de> MapAccess<'de> for TypedEntries<'_, '_, 'de> {
             return Ok(None);
         };
         self.current = Some((key, value));
-        if let Some(fields) = self.fields.filter(|fields| !fields.contains(&key.as_str())) {
+        if let Names::Struct(fields) = self.names
+            && !fields.contains(&key.as_str())
+        {
             let within = || self.within.path.to_field_path();
             UnknownField::note(self.within.notes.borrow_mut().unknown, within, key, fields);
         }
@@ -272,10 +287,9 @@ impl<'de> MapAccess<'de> for TypedEntries<'_, '_, 'de> {
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Error> {
         let (key, value) = self.current.take().expect("a key comes before its value");
         let within = &self.within.path;
-        let path = if self.fields.is_some() {
-            Path::Field(within, key)
-        } else {
-            Path::Key(within, key)
+        let path = match self.names {
+            Names::Struct(_) | Names::Any => Path::Field(within, key),
+            Names::Map => Path::Key(within, key),
         };
         let notes = self.within.notes;
         // A type may fail after the value was read.
@@ -307,8 +321,10 @@ fn is_time(text: &str) -> bool {
 fn type_problem(field: FieldPath, message: &str, found: &Value) -> Problem {
     if let Some(rest) = message.strip_prefix("unknown field `") {
         let name = rest.split('`').next().unwrap_or_default();
-        let (field, problem) = (field.child(name), "unknown field".to_owned());
-        return Problem::Type { field, problem };
+        return Problem::UnknownField {
+            field: field.child(name),
+            suggestion: None,
+        };
     }
     let Some((_, expected)) = message.rsplit_once(", expected ") else {
         let problem = message.to_owned();
@@ -316,6 +332,7 @@ fn type_problem(field: FieldPath, message: &str, found: &Value) -> Problem {
     };
     let expected = match expected {
         "i32" | "i64" | "u16" | "u32" | "u64" | "a 32-bit integer" => "a whole number",
+        "a nonzero usize" => "a whole number from 1",
         "a map" => "a mapping",
         other => other,
     };
@@ -325,6 +342,10 @@ fn type_problem(field: FieldPath, message: &str, found: &Value) -> Problem {
             field,
             problem: "expected a whole number, found one that is too large or a fraction"
                 .to_owned(),
+        },
+        Value::Number(_) if expected == "a whole number from 1" => Problem::Type {
+            field,
+            problem: format!("expected {expected}"),
         },
         _ => wrong_type(field, expected, found),
     }

@@ -6,9 +6,15 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::{Map, Value};
+use larder_objects::FieldPath;
 
-use super::{AllowedActions, HookOrigin, fields::ParseContext, long};
+use super::{
+    AllowedActions, HookOrigin,
+    error::HookError,
+    long,
+    place::{ParseContext, Place},
+    written::HookFields,
+};
 use crate::hook::{Definition, Hook, Paths};
 
 /// A hook for the pods that it selects.
@@ -69,21 +75,20 @@ impl HookList {
     ///
     /// # Errors
     ///
-    /// The field below the entry, and what is wrong with it: another hook may have its name.
-    pub fn add(&mut self, entry: &Value) -> Result<(), String> {
+    /// The field, from the position of the entry on, and what is wrong with it: another hook may have its name.
+    pub fn add(&mut self, mut entry: HookFields) -> Result<(), HookError> {
         let position = self.hooks.len();
-        let Value::Object(fields) = entry else {
-            return Err(format!("[{position}]: expected a hook with fields"));
-        };
-        let mut fields = fields.clone();
-        let pods = selector(&mut fields).map_err(|problem| format!("[{position}]{problem}"))?;
-        let is_named = fields.get("name").is_some_and(|name| !name.is_null());
         let context = ParseContext {
             origin: HookOrigin::Configuration,
             outline: None,
         };
-        let hook = long::hook(&Value::Object(fields), position, context);
-        let mut hook = hook.map_err(|error| error.to_string())?;
+        let place = Place {
+            path: FieldPath::root().index(position),
+            context,
+        };
+        let pods = selector(&mut entry, &place)?;
+        let is_named = entry.name.is_some();
+        let mut hook = long::hook(entry, position, context)?;
         if !is_named {
             hook.name = String::new();
             let digest = Definition::of(&(&pods, &hook)).to_string();
@@ -95,10 +100,8 @@ impl HookList {
             }
         }
         if let Some(earlier) = self.names.insert(hook.name.clone(), position) {
-            let name = &hook.name;
-            return Err(format!(
-                "[{position}].name: [{earlier}] is named {name:?} as well"
-            ));
+            let problem = format!("[{earlier}] is named {:?} as well", hook.name);
+            return Err(place.child("name").error(problem));
         }
         let hook = Arc::new(hook);
         self.hooks.push(ConfiguredHook { pods, hook });
@@ -111,31 +114,24 @@ impl HookList {
     }
 }
 
-fn selector(fields: &mut Map<String, Value>) -> Result<PodSelector, &'static str> {
-    match (fields.remove("pods"), fields.remove("selector")) {
-        (Some(pods), None) => {
-            let expected = ".pods: expected globs such as web/nginx-*";
-            let globs: Vec<String> = serde_json::from_value(pods).map_err(|_| expected)?;
+/// Takes the selector of pods out of the hook at `place`.
+fn selector(entry: &mut HookFields, place: &Place<'_>) -> Result<PodSelector, HookError> {
+    match (entry.pods.take(), entry.selector.take()) {
+        (Some(globs), None) => {
             let is_name = |glob: &String| glob.split('/').count() == 2;
-            if globs.is_empty() || !globs.iter().all(is_name) {
-                return Err(expected);
-            }
-            Paths::new(globs).map(PodSelector::Names).ok_or(expected)
+            let globs = Some(globs)
+                .filter(|globs| !globs.is_empty() && globs.iter().all(is_name))
+                .and_then(Paths::new);
+            let wrong = || place.child("pods").expected("globs such as web/nginx-*");
+            globs.map(PodSelector::Names).ok_or_else(wrong)
         }
-        (None, Some(selector)) => {
-            let expected = ".selector: expected matchLabels with at least one label";
-            let Value::Object(mut selector) = selector else {
-                return Err(expected);
-            };
-            let labels = selector.remove("matchLabels").ok_or(expected)?;
-            let labels: BTreeMap<_, _> = serde_json::from_value(labels).map_err(|_| expected)?;
-            if labels.is_empty() || !selector.is_empty() {
-                return Err(expected);
-            }
-            Ok(PodSelector::Labels(labels))
+        (None, Some(selector)) if selector.match_labels.is_empty() => {
+            let place = place.child("selector");
+            Err(place.expected("matchLabels with at least one label"))
         }
-        (Some(_), Some(_)) => Err(": expected either pods or selector"),
-        (None, None) => Err(": expected pods or selector"),
+        (None, Some(selector)) => Ok(PodSelector::Labels(selector.match_labels)),
+        (Some(_), Some(_)) => Err(place.expected("either pods or selector")),
+        (None, None) => Err(place.expected("pods or selector")),
     }
 }
 
@@ -164,9 +160,13 @@ pub fn allowed_actions(words: &[String]) -> Result<AllowedActions, &'static str>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    fn written(hook: &Value) -> HookFields {
+        serde_json::from_value(hook.clone()).unwrap()
+    }
 
     fn pod(namespace: &str, name: &str) -> ObjectMeta {
         let metadata = json!({"namespace": namespace, "name": name, "labels": {"app": "web"}});
@@ -181,7 +181,8 @@ mod tests {
                 .unwrap()
                 .extend(fields.as_object().unwrap().clone());
             let mut list = HookList::default();
-            list.add(&hook).map(|()| list.into_hooks().remove(0))
+            list.add(written(&hook))
+                .map(|()| list.into_hooks().remove(0))
         };
         let selects = |fields: Value, namespace: &str, name: &str| {
             hook(fields).unwrap().pods.selects(&pod(namespace, name))
@@ -203,15 +204,11 @@ mod tests {
             "n",
             "p"
         ));
-        let error = |fields: Value| hook(fields).unwrap_err();
+        let error = |fields: Value| hook(fields).unwrap_err().to_string();
         assert_eq!(error(json!({})), "[0]: expected pods or selector");
         assert_eq!(
             error(json!({"pods": ["nginx"]})),
             "[0].pods: expected globs such as web/nginx-*"
-        );
-        assert_eq!(
-            error(json!({"pods": ["a/b"], "debuonce": "1s"})),
-            "[0]: unknown field \"debuonce\""
         );
     }
 
@@ -220,7 +217,7 @@ mod tests {
         let names = |hooks: &[Value]| {
             let mut list = HookList::default();
             for hook in hooks {
-                list.add(hook).unwrap();
+                list.add(written(hook)).unwrap();
             }
             let hooks = list.into_hooks().into_iter();
             hooks.map(|read| read.hook.name.clone()).collect::<Vec<_>>()

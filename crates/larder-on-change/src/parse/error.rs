@@ -1,24 +1,49 @@
 //! Errors in the definition of a hook, and the texts that several readers share.
 
+use std::fmt;
+
+use larder_objects::FieldPath;
+
 /// A hook cannot be read: the field and the problem. The caller adds the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}{}{problem}", if field.is_empty() { "" } else { ": " })]
 pub struct HookError {
-    /// Path of the field within the text, as in `[0].http.port`; empty for the text as a whole.
-    pub field: String,
-    /// The problem. Quotes at most a name or a short form, shortened: values may be credentials.
+    /// The field within the text, as in `[0].http.port`; the root for the text as a whole.
+    pub field: FieldPath,
+    /// Its line, from 1, if the text has lines.
+    pub line: Option<usize>,
+    /// The problem. Quotes at most a name or a word of the short form: values may be credentials.
     pub problem: String,
+}
+
+/// The field and the problem, or the line where no field is known.
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.field.segments(), self.line) {
+            ([], None) => f.write_str(&self.problem),
+            ([], Some(line)) => write!(f, "line {line}: {}", self.problem),
+            _ => write!(f, "{}: {}", self.field, self.problem),
+        }
+    }
 }
 
 impl HookError {
     pub(super) fn whole(problem: impl Into<String>) -> Self {
-        at("", problem)
+        at(FieldPath::root(), problem)
+    }
+
+    /// The error with the file and the line that it is in.
+    pub fn in_file(&self, file: &str) -> String {
+        match self.line.filter(|_| !self.field.segments().is_empty()) {
+            Some(line) => format!("{file}:{line}: {self}"),
+            None => format!("{file}: {self}"),
+        }
     }
 }
 
-pub(super) fn at(field: impl Into<String>, problem: impl Into<String>) -> HookError {
+pub(super) fn at(field: FieldPath, problem: impl Into<String>) -> HookError {
     HookError {
-        field: field.into(),
+        field,
+        line: None,
         problem: problem.into(),
     }
 }

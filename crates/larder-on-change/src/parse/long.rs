@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use larder_objects::{FieldPath, yaml::ShortOr};
 use smol_str::SmolStr;
 
 use super::{
     HookOrigin, default_timing,
-    error::{COMMAND_OF_POD, HookError, NO_ACTION, at, two_actions},
-    fields::{Field, Fields, ParseContext, check_container},
+    error::{COMMAND_OF_POD, HookError, NO_ACTION, two_actions},
     http::http,
+    place::{ParseContext, Place, check_container},
     timing::timing,
+    written::{
+        ExecField, ExecFields, HookFields, NumberOrText, OnFailureWord, Pause, RestartField,
+        SignalField, StepFields,
+    },
 };
 use crate::{
     hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget, Timing},
@@ -30,79 +34,129 @@ const MIN_ANNOTATED_RETRY: (Duration, Duration) = (Duration::from_secs(1), Durat
 /// Most bytes of patterns in a hook of an annotation: the time to match a path grows with them.
 const MAX_ANNOTATED_PATTERNS: usize = 1 << 10;
 
-/// Reads a list of hooks; one mapping counts as a list of one.
-pub(super) fn list(value: &Value, context: ParseContext<'_>) -> Result<Vec<Hook>, HookError> {
-    match value {
-        Value::Array(hooks) => {
-            let hooks = hooks.iter().enumerate();
-            hooks
-                .map(|(position, value)| hook(value, position, context))
-                .collect()
-        }
-        Value::Object(_) => Ok(vec![hook(value, 0, context)?]),
-        _ => Err(HookError::whole("expected a list of hooks")),
-    }
+/// Checks a list of hooks.
+pub(super) fn list(
+    hooks: Vec<HookFields>,
+    context: ParseContext<'_>,
+) -> Result<Vec<Hook>, HookError> {
+    let hooks = hooks.into_iter().enumerate();
+    hooks
+        .map(|(position, fields)| hook(fields, position, context))
+        .collect()
 }
 
-/// Reads the hook at `position` of its list.
+/// Checks the hook at `position` of its list.
 pub(super) fn hook(
-    value: &Value,
+    mut fields: HookFields,
     position: usize,
     context: ParseContext<'_>,
 ) -> Result<Hook, HookError> {
-    let path = format!("[{position}]");
-    let whole = Field {
-        path,
-        value,
+    let place = Place {
+        path: FieldPath::root().index(position),
         context,
     };
-    let mut fields = whole.fields("a hook with fields")?;
-    let name = fields.read("name", name_of_hook)?;
-    let volumes = fields.read("volumes", volumes)?;
-    let paths = fields.read("paths", paths)?;
-    let environment = fields.read("environment", Field::flag)?;
-    let container = fields.read("container", container)?;
-    let one = action(&mut fields, container.as_ref(), context)?;
-    let steps = match (one, fields.take("steps")) {
-        (Some(one), None) => vec![one],
-        (Some(one), Some(_)) => {
-            return Err(whole.error(two_actions(one.word(), "steps")));
-        }
-        (None, Some(field)) => steps(&field, container.as_ref())?,
-        (None, None) => {
-            // A misspelled action is reported as an unknown field.
-            read_rest(&mut fields);
-            fields.finish()?;
-            return Err(whole.error(NO_ACTION));
+    check_selected_content(&fields, &place)?;
+    let steps = steps_of(&mut fields, &place)?;
+    let timing = timing(&fields, default_timing(context.origin, &steps), &place)?;
+    if place.is_annotation() {
+        check_annotated_times(&place, &steps, timing)?;
+    }
+    let container = fields.container;
+    let on_failure = match fields.on_failure {
+        None | Some(OnFailureWord::Retry) => OnFailure::Retry,
+        Some(OnFailureWord::Ignore) => OnFailure::Ignore,
+        Some(OnFailureWord::Restart) => {
+            let restart = Action::Restart(Restart::default());
+            check_action(&place.child("onFailure"), &restart, container.as_ref())?;
+            OnFailure::Restart
         }
     };
-    let timing = timing(&mut fields, default_timing(context.origin, &steps))?;
-    if context.is_annotation() {
-        check_annotated_times(&whole.path, &steps, timing)?;
-    }
-    let on_failure = fields.read("onFailure", |field| match field.text()? {
-        "Retry" => Ok(OnFailure::Retry),
-        "Ignore" => Ok(OnFailure::Ignore),
-        "Restart" => {
-            let restart = Action::Restart(Restart::default());
-            check_action(&field.path, &restart, container.as_ref(), context)?;
-            Ok(OnFailure::Restart)
-        }
-        _ => Err(field.expected("Retry, Ignore or Restart")),
-    })?;
-    let initial = fields.read("initial", Field::flag)?;
-    fields.finish()?;
+    let paths = fields.paths.unwrap_or_default();
     Ok(Hook {
-        name: name.unwrap_or_else(|| format!("{position}-{}", steps[0].label())),
-        volumes,
-        paths: paths.unwrap_or_default(),
-        environment: environment.unwrap_or_else(|| steps.iter().any(is_restart)),
+        name: fields
+            .name
+            .unwrap_or_else(|| format!("{position}-{}", steps[0].label())),
+        volumes: fields.volumes,
+        paths: paths_of(paths, &place.child("paths"))?,
+        environment: fields
+            .environment
+            .unwrap_or_else(|| steps.iter().any(is_restart)),
         container,
         steps,
         timing,
-        on_failure: on_failure.unwrap_or_default(),
-        initial: initial.unwrap_or(false),
+        on_failure,
+        initial: fields.initial.unwrap_or(false),
     })
+}
+
+/// Checks what identifies the hook and the content that it selects.
+fn check_selected_content(hook: &HookFields, place: &Place<'_>) -> Result<(), HookError> {
+    for (name, is_given) in [
+        ("pods", hook.pods.is_some()),
+        ("selector", hook.selector.is_some()),
+    ] {
+        if is_given {
+            return Err(place.error(format!("unknown field {name:?}")));
+        }
+    }
+    if let Some(name) = &hook.name {
+        check_name(name, &place.child("name"))?;
+    }
+    for name in hook.volumes.iter().flatten() {
+        place.child("volumes").check_volume(name)?;
+    }
+    if let (Some(name), Some(outline)) = (&hook.container, place.context.outline) {
+        let checked = check_container(name, outline);
+        checked.map_err(|problem| place.child("container").error(problem))?;
+    }
+    Ok(())
+}
+
+/// A name is shown in every line about the hook, and is a variable of its commands.
+fn check_name(name: &str, place: &Place<'_>) -> Result<(), HookError> {
+    let is_usable = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
+    if is_usable {
+        Ok(())
+    } else {
+        Err(place.expected("a name of 1 to 63 bytes without control characters"))
+    }
+}
+
+fn paths_of(patterns: Vec<String>, place: &Place<'_>) -> Result<Paths, HookError> {
+    let length: usize = patterns.iter().map(String::len).sum();
+    if place.is_annotation() && length > MAX_ANNOTATED_PATTERNS {
+        return Err(place.expected("at most 1 KiB in an annotation"));
+    }
+    Paths::new(patterns).ok_or_else(|| place.expected("patterns such as *.conf or conf.d/**"))
+}
+
+/// The steps of the hook: its one action, or those of `steps`.
+fn steps_of(hook: &mut HookFields, place: &Place<'_>) -> Result<Vec<Action>, HookError> {
+    let own = StepFields {
+        signal: hook.signal.take(),
+        http: hook.http.take(),
+        restart: hook.restart.take(),
+        exec: hook.exec.take(),
+    };
+    let container = hook.container.as_ref();
+    let Some(steps) = hook.steps.take() else {
+        let action = action(own, container, place)?;
+        return Ok(vec![action.ok_or_else(|| place.error(NO_ACTION))?]);
+    };
+    if let Some(one) = own.first_word() {
+        return Err(place.error(two_actions(one, "steps")));
+    }
+    let place = place.child("steps");
+    if steps.is_empty() {
+        return Err(place.expected("at least one step"));
+    }
+    let steps = steps.into_iter().enumerate();
+    let actions = steps.map(|(index, step)| {
+        let place = place.index(index);
+        let action = action(step, container, &place)?;
+        action.ok_or_else(|| place.error(NO_ACTION))
+    });
+    actions.collect()
 }
 
 fn is_restart(step: &Action) -> bool {
@@ -110,7 +164,11 @@ fn is_restart(step: &Action) -> bool {
 }
 
 /// Checks the times of an annotated hook: it must not hold up those of other pods, nor keep the node busy (rule S8).
-fn check_annotated_times(path: &str, steps: &[Action], timing: Timing) -> Result<(), HookError> {
+fn check_annotated_times(
+    place: &Place<'_>,
+    steps: &[Action],
+    timing: Timing,
+) -> Result<(), HookError> {
     let only_restarts = steps.iter().all(is_restart);
     let (max_timeout, at_most) = if only_restarts {
         (MAX_ANNOTATED_GRACE, "at most 1h in an annotation")
@@ -118,21 +176,20 @@ fn check_annotated_times(path: &str, steps: &[Action], timing: Timing) -> Result
         (MAX_ANNOTATED_TIMEOUT, "at most 5m in an annotation")
     };
     let retry = timing.retry;
-    let (field, expected) = if timing.timeout.is_some_and(|timeout| timeout > max_timeout) {
-        ("timeout", at_most)
+    let retry_place = place.child("retry");
+    let (place, expected) = if timing.timeout.is_some_and(|timeout| timeout > max_timeout) {
+        (place.child("timeout"), at_most)
     } else if retry.min < MIN_ANNOTATED_RETRY.0 {
-        ("retry.min", "at least 1s in an annotation")
+        (retry_place.child("min"), "at least 1s in an annotation")
     } else if retry.max < MIN_ANNOTATED_RETRY.1 {
-        ("retry.max", "at least 1m in an annotation")
+        (retry_place.child("max"), "at least 1m in an annotation")
     } else if held(steps, timing) > MAX_ANNOTATED_TIMEOUT {
-        ("steps", "timeouts of at most 5m together in an annotation")
+        let together = "timeouts of at most 5m together in an annotation";
+        (place.child("steps"), together)
     } else {
         return Ok(());
     };
-    Err(at(
-        format!("{path}.{field}"),
-        format!("expected {expected}"),
-    ))
+    Err(place.expected(expected))
 }
 
 /// The longest time for which a round of these steps holds a place: one that ends a process holds none.
@@ -143,104 +200,64 @@ fn held(steps: &[Action], timing: Timing) -> Duration {
         .sum()
 }
 
-/// Marks the fields that follow the action as known.
-fn read_rest(fields: &mut Fields<'_>) {
-    for name in [
-        "debounce",
-        "splay",
-        "timeout",
-        "retry",
-        "onFailure",
-        "initial",
-    ] {
-        fields.take(name);
+impl StepFields {
+    /// The words of the actions, in the order in which errors name them.
+    fn words(&self) -> impl Iterator<Item = &'static str> {
+        let has_restart = !matches!(self.restart, None | Some(ShortOr::Short(false)));
+        let words = [
+            ("signal", self.signal.is_some()),
+            ("http", self.http.is_some()),
+            ("restart", has_restart),
+            ("exec", self.exec.is_some()),
+        ];
+        let given = words.into_iter().filter(|(_, is_given)| *is_given);
+        given.map(|(word, _)| word)
+    }
+
+    fn first_word(&self) -> Option<&'static str> {
+        self.words().next()
     }
 }
 
-fn volumes(field: &Field<'_>) -> Result<Vec<SmolStr>, HookError> {
-    let names = field.strings()?;
-    names.iter().try_for_each(|name| field.check_volume(name))?;
-    Ok(names.into_iter().map(SmolStr::from).collect())
-}
-
-/// A name is shown in every line about the hook, and is a variable of its commands.
-fn name_of_hook(field: &Field<'_>) -> Result<String, HookError> {
-    let name = field.string()?;
-    let is_usable = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
-    if is_usable {
-        Ok(name)
-    } else {
-        Err(field.expected("a name of 1 to 63 bytes without control characters"))
-    }
-}
-
-fn paths(field: &Field<'_>) -> Result<Paths, HookError> {
-    let patterns = field.strings()?;
-    let length: usize = patterns.iter().map(String::len).sum();
-    if field.context.is_annotation() && length > MAX_ANNOTATED_PATTERNS {
-        return Err(field.expected("at most 1 KiB in an annotation"));
-    }
-    Paths::new(patterns).ok_or_else(|| field.expected("patterns such as *.conf or conf.d/**"))
-}
-
-fn container(field: &Field<'_>) -> Result<SmolStr, HookError> {
-    let name = field.text()?;
-    if let Some(outline) = field.context.outline {
-        check_container(name, outline).map_err(|problem| field.error(problem))?;
-    }
-    Ok(name.into())
-}
-
-fn steps(field: &Field<'_>, container: Option<&SmolStr>) -> Result<Vec<Action>, HookError> {
-    let mut steps = Vec::new();
-    for item in field.items()? {
-        let mut fields = item.fields("a step with one action")?;
-        let step = action(&mut fields, container, field.context)?;
-        fields.finish()?;
-        steps.push(step.ok_or_else(|| item.error(NO_ACTION))?);
-    }
-    if steps.is_empty() {
-        return Err(field.expected("at least one step"));
-    }
-    Ok(steps)
-}
-
-/// Takes the one action of a hook or step.
+/// The one action of the hook or step at `place`.
 fn action(
-    fields: &mut Fields<'_>,
+    fields: StepFields,
     container: Option<&SmolStr>,
-    context: ParseContext<'_>,
+    place: &Place<'_>,
 ) -> Result<Option<Action>, HookError> {
-    let found: Vec<_> = ["signal", "http", "restart", "exec"]
-        .into_iter()
-        .filter_map(|name| Some((name, fields.take(name)?)))
-        .filter(|(name, field)| *name != "restart" || field.value != &Value::Bool(false))
-        .collect();
-    let (name, field) = match found.as_slice() {
-        [] => return Ok(None),
-        [one] => one,
-        [(one, field), (other, _), ..] => {
-            let path = field.path.trim_end_matches(one).trim_end_matches('.');
-            return Err(at(path, two_actions(one, other)));
-        }
+    let mut words = fields.words();
+    let Some(word) = words.next() else {
+        return Ok(None);
     };
-    let action = match *name {
-        "signal" => Action::Signal(signal(field)?),
-        "http" => Action::Http(http(field)?),
-        "restart" => Action::Restart(restart(field)?),
-        _ => Action::Exec(exec(field)?),
+    if let Some(other) = words.next() {
+        return Err(place.error(two_actions(word, other)));
+    }
+    drop(words);
+    let place = place.child(word);
+    let action = match fields {
+        StepFields {
+            signal: Some(field),
+            ..
+        } => Action::Signal(signal(field, &place)?),
+        StepFields {
+            http: Some(field), ..
+        } => Action::Http(http(field, &place)?),
+        StepFields {
+            exec: Some(field), ..
+        } => Action::Exec(exec(field, &place)?),
+        StepFields { restart, .. } => Action::Restart(restart_of(restart, &place)?),
     };
-    check_action(&field.path, &action, container, context)?;
+    check_action(&place, &action, container)?;
     Ok(Some(action))
 }
 
 /// Checks that the hook's source may request the action, and that the action suits the pod.
 fn check_action(
-    field: &str,
+    place: &Place<'_>,
     action: &Action,
     container: Option<&SmolStr>,
-    context: ParseContext<'_>,
 ) -> Result<(), HookError> {
+    let context = place.context;
     if let HookOrigin::Annotation(allowed) = context.origin
         && !allowed.allows(action)
     {
@@ -250,7 +267,7 @@ fn check_action(
                 "this node does not allow it (onChangeFromPods)"
             }
         };
-        return Err(at(field, problem));
+        return Err(place.error(problem));
     }
     if let (Action::Restart(_), Some(outline)) = (action, context.outline) {
         let mut containers = outline.containers.iter();
@@ -261,98 +278,92 @@ fn check_action(
         if !comes_back && context.origin != HookOrigin::CommandLine {
             let policy = &outline.restart_policy;
             let problem = format!("restartPolicy is {policy}: the container might not come back");
-            return Err(at(field, problem));
+            return Err(place.error(problem));
         }
     }
     Ok(())
 }
 
-fn signal_name(field: &Field<'_>) -> Result<Signal, HookError> {
-    let signal = if field.value.is_number() {
-        Err(NUMBER)
-    } else {
-        field.text()?.parse()
+fn signal_name(name: &NumberOrText, place: &Place<'_>) -> Result<Signal, HookError> {
+    let signal = match name {
+        NumberOrText::Number(_) => Err(NUMBER),
+        NumberOrText::Text(name) => name.parse(),
     };
-    signal.map_err(|error| field.error(error))
+    signal.map_err(|error| place.error(error))
 }
 
-fn signal(field: &Field<'_>) -> Result<SignalTarget, HookError> {
-    if !field.value.is_object() {
-        let signal = signal_name(field)?;
-        return Ok(SignalTarget {
-            signal,
+fn signal(field: SignalField, place: &Place<'_>) -> Result<SignalTarget, HookError> {
+    Ok(match field {
+        ShortOr::Short(name) => SignalTarget {
+            signal: signal_name(&name, place)?,
             process: None,
-        });
-    }
-    let mut fields = field.fields("a signal")?;
-    let signal = fields.read("name", signal_name)?;
-    let signal = signal.ok_or_else(|| field.expected("the field name"))?;
-    let process = fields.read("process", Field::string)?;
-    fields.finish()?;
-    Ok(SignalTarget { signal, process })
+        },
+        ShortOr::Fields(fields) => SignalTarget {
+            signal: signal_name(&fields.name, &place.child("name"))?,
+            process: fields.process,
+        },
+    })
 }
 
-fn restart(field: &Field<'_>) -> Result<Restart, HookError> {
-    if field.value == &Value::Bool(true) {
+fn restart_of(field: Option<RestartField>, place: &Place<'_>) -> Result<Restart, HookError> {
+    let Some(ShortOr::Fields(fields)) = field else {
         return Ok(Restart::default());
+    };
+    let signal = fields.signal.as_ref();
+    let signal = signal.map(|name| signal_name(name, &place.child("signal")));
+    let grace = fields.grace.map(|Pause(grace)| grace);
+    if place.is_annotation() && grace.is_some_and(|grace| grace > MAX_ANNOTATED_GRACE) {
+        let place = place.child("grace");
+        return Err(place.expected("at most 1h in an annotation"));
     }
-    let mut fields = field.fields("true, or the fields signal and grace")?;
-    let signal = fields.read("signal", signal_name)?;
-    let grace = fields.read("grace", |grace| match grace.duration()? {
-        given if field.context.is_annotation() && given > MAX_ANNOTATED_GRACE => {
-            Err(grace.expected("at most 1h in an annotation"))
-        }
-        given => Ok(given),
-    })?;
-    fields.finish()?;
     Ok(Restart {
-        signal,
+        signal: signal.transpose()?,
         grace,
         environment_only: false,
     })
 }
 
-fn exec(field: &Field<'_>) -> Result<Command, HookError> {
-    if field.context.is_annotation() {
-        return Err(field.error(COMMAND_OF_POD));
+fn exec(field: ExecField, place: &Place<'_>) -> Result<Command, HookError> {
+    if place.is_annotation() {
+        return Err(place.error(COMMAND_OF_POD));
     }
-    if field.value.is_array() {
-        return Ok(Command::new(words(field)?));
+    match field {
+        ShortOr::Short(words) => Ok(Command::new(checked_words(words, place)?)),
+        ShortOr::Fields(fields) => exec_fields(fields, place),
     }
-    let mut fields = field.fields("a list of words, or the field command")?;
-    let command = fields.take("command");
-    let command = command.ok_or_else(|| field.expected("the field command"))?;
-    let user = fields.read("user", |user| match field.context.origin {
-        // There a hook's command runs as the user of the main command.
-        HookOrigin::CommandLine => Err(user.error("only for the agent's configuration")),
-        _ => user.string(),
-    })?;
-    let directory = fields.read("workingDirectory", |directory| {
-        match directory.string()? {
-            path if path.starts_with('/') => Ok(path),
-            _ => Err(directory.expected("an absolute path")),
-        }
-    })?;
-    let env = fields.read("env", |env| env.pairs("variables with their values"))?;
-    let log_output = fields.read("logOutput", Field::flag)?;
-    fields.finish()?;
-    let plain = Command::new(words(&command)?);
+}
+
+fn exec_fields(fields: ExecFields, place: &Place<'_>) -> Result<Command, HookError> {
+    // There a hook's command runs as the user of the main command.
+    if fields.user.is_some() && place.context.origin == HookOrigin::CommandLine {
+        let place = place.child("user");
+        return Err(place.error("only for the agent's configuration"));
+    }
+    let directory = fields.working_directory;
+    if directory
+        .as_ref()
+        .is_some_and(|path| !path.starts_with('/'))
+    {
+        let place = place.child("workingDirectory");
+        return Err(place.expected("an absolute path"));
+    }
+    let env = fields.env.unwrap_or_default();
+    let plain = Command::new(checked_words(fields.command, &place.child("command"))?);
     Ok(Command {
-        user,
+        user: fields.user,
         working_directory: directory.unwrap_or(plain.working_directory),
-        env: env.unwrap_or_default(),
-        log_output: log_output.unwrap_or(false),
+        env: place.child("env").one_line_pairs(env)?,
+        log_output: fields.log_output.unwrap_or(false),
         words: plain.words,
     })
 }
 
-fn words(field: &Field<'_>) -> Result<Vec<String>, HookError> {
-    let words = field.strings()?;
+fn checked_words(words: Vec<String>, place: &Place<'_>) -> Result<Vec<String>, HookError> {
     let usable = words.first().is_some_and(|program| !program.is_empty())
         && !words.iter().any(|word| word.contains('\0'));
     if usable {
         Ok(words)
     } else {
-        Err(field.expected("a program and its arguments"))
+        Err(place.expected("a program and its arguments"))
     }
 }

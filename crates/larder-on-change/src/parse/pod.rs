@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use larder_objects::FieldPath;
 use smol_str::SmolStr;
 
 use super::{
     AllowedActions, HookOrigin, MAX_HOOKS, MAX_TEXT,
     error::{HookError, TOO_LONG, TOO_MANY, at},
-    fields::check_container,
     hooks,
+    place::check_container,
 };
 use crate::{hook::Hook, outline::PodOutline};
 
@@ -82,7 +83,7 @@ fn annotation(
         match &hook.container {
             Some(other) if other != container => {
                 return Err(at(
-                    format!("[{position}].container"),
+                    FieldPath::root().index(position).child("container"),
                     "only for the container that the annotation names",
                 ));
             }

@@ -1,5 +1,6 @@
 //! Hooks as people write them, and the messages for their mistakes.
 
+mod forms;
 mod hostile;
 
 use expect_test::{Expect, expect};

@@ -2,60 +2,55 @@
 
 use super::{
     error::{HookError, MIN_ABOVE_MAX},
-    fields::{Field, Fields},
+    place::Place,
+    written::{DebounceFields, HookFields, Pause, RetryFields},
 };
 use crate::hook::{Debounce, Retry, Timing};
+use larder_objects::yaml::ShortOr;
 
-pub(super) fn timing(fields: &mut Fields<'_>, default: Timing) -> Result<Timing, HookError> {
-    let debounce = fields.read("debounce", debounce)?;
-    let splay = fields.read("splay", Field::duration)?;
-    let timeout = fields.read("timeout", Field::duration)?;
-    let retry = fields.read("retry", retry)?;
+/// The timing of the hook at `place`.
+pub(super) fn timing(
+    hook: &HookFields,
+    default: Timing,
+    place: &Place<'_>,
+) -> Result<Timing, HookError> {
+    let debounce = hook.debounce.as_ref().map(|written| match written {
+        ShortOr::Short(Pause(min)) => Ok(Debounce {
+            min: *min,
+            max: min.saturating_mul(4),
+        }),
+        ShortOr::Fields(fields) => debounce(fields, &place.child("debounce")),
+    });
+    let retry = hook.retry.as_ref();
+    let retry = retry.map(|fields| retry_pauses(fields, &place.child("retry")));
+    let pause = |written: Option<Pause>| written.map(|Pause(pause)| pause);
     Ok(Timing {
-        debounce: debounce.unwrap_or(default.debounce),
-        splay: splay.unwrap_or(default.splay),
-        timeout: timeout.or(default.timeout),
-        retry: retry.unwrap_or(default.retry),
+        debounce: debounce.transpose()?.unwrap_or(default.debounce),
+        splay: pause(hook.splay).unwrap_or(default.splay),
+        timeout: pause(hook.timeout).or(default.timeout),
+        retry: retry.transpose()?.unwrap_or(default.retry),
     })
 }
 
-fn debounce(field: &Field<'_>) -> Result<Debounce, HookError> {
-    if field.value.is_string() {
-        let min = field.duration()?;
-        let max = min.saturating_mul(4);
-        return Ok(Debounce { min, max });
-    }
-    let mut fields = field.fields("a duration, or the fields min and max")?;
-    let min = fields.read("min", Field::duration)?;
-    let min = min.ok_or_else(|| field.expected("the field min"))?;
-    let max = fields.read("max", Field::duration)?;
-    fields.finish()?;
-    let max = max.unwrap_or(min.saturating_mul(4));
+fn debounce(fields: &DebounceFields, place: &Place<'_>) -> Result<Debounce, HookError> {
+    let Pause(min) = fields.min;
+    let max = fields.max.map_or(min.saturating_mul(4), |Pause(max)| max);
     if min > max {
-        Err(field.error(MIN_ABOVE_MAX))
-    } else {
-        Ok(Debounce { min, max })
+        return Err(place.error(MIN_ABOVE_MAX));
     }
+    Ok(Debounce { min, max })
 }
 
-fn retry(field: &Field<'_>) -> Result<Retry, HookError> {
-    let mut fields = field.fields("the fields min, max and attempts")?;
+fn retry_pauses(fields: &RetryFields, place: &Place<'_>) -> Result<Retry, HookError> {
     let default = Retry::default();
-    let min = fields.read("min", Field::duration)?.unwrap_or(default.min);
-    let max = fields.read("max", Field::duration)?;
-    let max = max.unwrap_or(default.max.max(min));
-    let attempts = fields.read("attempts", |attempts| {
-        let number = attempts.value.as_u64();
-        let number = number.and_then(|number| u32::try_from(number).ok());
-        number.ok_or_else(|| attempts.expected("a number, 0 for no limit"))
-    })?;
-    fields.finish()?;
+    let min = fields.min.map_or(default.min, |Pause(min)| min);
+    let max = fields.max.map_or(default.max.max(min), |Pause(max)| max);
     if min > max {
-        return Err(field.error(MIN_ABOVE_MAX));
+        return Err(place.error(MIN_ABOVE_MAX));
     }
     Ok(Retry {
         min,
         max,
-        attempts: attempts.unwrap_or(default.attempts),
+        attempts: fields.attempts.unwrap_or(default.attempts),
     })
 }

@@ -3,8 +3,13 @@
 use std::fmt::Write as _;
 
 use expect_test::expect_file;
+use larder_on_change::parse::HookFields;
+use serde_json::{Map, Value, json};
 
-use super::*;
+use super::{
+    super::written::{BesideFields, CheckpointFields},
+    *,
+};
 
 /// `docs/configuration.md`.
 fn reference() -> String {
@@ -109,4 +114,53 @@ fn packaged_file_has_every_field_and_is_valid() {
     for field in FIELDS {
         parse(&format!("{}: {}", field.name, field.example)).unwrap();
     }
+}
+
+/// What the chart's `values.schema.json` says of `config`: its fields are those of the file. The chart itself sets
+/// some.
+fn chart_schema() -> Value {
+    let closed = |names: &[&str]| {
+        let fields = names.iter().map(|name| ((*name).to_owned(), json!({})));
+        let fields: Map<_, _> = fields.collect();
+        json!({"type": "object", "additionalProperties": false, "properties": fields})
+    };
+    let fields = FIELDS.iter().map(|field| {
+        let example = YamlDocument::parse(field.example, 0).unwrap();
+        let schema = match (field.name, example.value()) {
+            ("nodeName" | "mode", _) => json!(false),
+            ("onChange", _) => {
+                json!({"type": "array", "items": closed(field_names::<HookFields>())})
+            }
+            ("checkpoint", _) => closed(field_names::<CheckpointFields>()),
+            ("beside", _) => {
+                let mut beside = closed(field_names::<BesideFields>());
+                beside["properties"]["kubeletRootDir"] = json!(false);
+                beside
+            }
+            (_, Value::String(_)) => json!({"type": "string"}),
+            (_, Value::Bool(_)) => json!({"type": "boolean"}),
+            (_, Value::Number(_)) => json!({"type": "integer"}),
+            (_, Value::Array(_)) => json!({"type": "array"}),
+            (_, _) => json!({"type": "object"}),
+        };
+        (field.name.to_owned(), schema)
+    });
+    json!({
+        "type": "object",
+        "description": "`base`, `nodeName` and `beside` of the chart set the fields that are refused here.",
+        "additionalProperties": false,
+        "properties": fields.collect::<Map<_, _>>(),
+    })
+}
+
+#[test]
+fn chart_refuses_what_is_no_field() {
+    let text = include_str!("../../../../../deploy/chart/values.schema.json");
+    let schema: Value = serde_json::from_str(text).unwrap();
+    assert_eq!(
+        schema["properties"]["config"],
+        chart_schema(),
+        "values.schema.json takes `config` from here:\n{:#}",
+        chart_schema()
+    );
 }

@@ -43,7 +43,10 @@ fn aliases_of_aliases_are_rejected_before_they_expand_far() {
         format!("{text}- &a{level} [{aliases}]\n")
     });
     // The line says how much was read: each one repeats nine times as much as the one before.
-    let rejected = HookError::whole("line 4: aliases repeat too much of the text");
+    let rejected = HookError {
+        line: Some(4),
+        ..HookError::whole("aliases repeat too much of the text")
+    };
     assert_eq!(hooks(&laughs, POD, Some(&outline("Always"))), Err(rejected));
 }
 
