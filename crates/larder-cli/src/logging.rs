@@ -30,7 +30,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::limit::LineLimit;
+pub(crate) use self::limit::LineLimit;
 use crate::{
     args::{LogFormat, sidecar::variables::LogSettings},
     output::{self, escaped, live},

@@ -2,8 +2,12 @@
 //!
 //! A watch is *confirmed* by an event, a bookmark, a complete list, or an answer that opens it. Readiness is reached once,
 //! and stays. During an outage of the API server health is good, since a restart would not help, and says `degraded`.
+//!
+//! Objects are followed and written on one thread, which a disk may hold up; health is asked on another one. A *turn* is
+//! what the first thread does without a pause. Under way for long, it waits for a disk, and health says for what and
+//! since when.
 
-use std::time::Duration;
+use std::{future::poll_fn, pin::pin, time::Duration};
 
 use jiff::Timestamp;
 use larder_objects::ResourceVersion;
@@ -15,6 +19,11 @@ use crate::{clock, selection::Selection};
 
 /// A watch is reopened after this time without a sign of life.
 pub const MAX_SILENCE: Duration = Duration::from_mins(2);
+
+/// A turn that takes longer is shown.
+const LONG_TURN: Duration = Duration::from_secs(1);
+/// A turn that takes longer is no health.
+const MAX_TURN: Duration = Duration::from_secs(30);
 
 /// The health of one watch.
 #[derive(Debug)]
@@ -58,6 +67,15 @@ struct HealthState {
     /// What is wrong, beyond watches.
     problem: Option<String>,
     hooks: Vec<Value>,
+    turn: Option<Turn>,
+}
+
+/// What is under way.
+#[derive(Debug)]
+struct Turn {
+    began: Instant,
+    since: Timestamp,
+    step: String,
 }
 
 /// The answer to a probe.
@@ -158,6 +176,7 @@ impl Health {
                 status = format!("degraded: api server unreachable since {since}");
             }
         }
+        problems.extend(state.stuck(now));
         let is_ok = problems.is_empty();
         if !is_ok {
             status = problems.join("; ");
@@ -169,14 +188,17 @@ impl Health {
     pub fn ready(&self, now: Instant) -> Answer {
         let missing = self.missing();
         let state = self.0.lock();
+        let stuck = state.stuck(now);
         let known = missing.as_deref().or(state.problem.as_deref());
+        let known = stuck.as_deref().or(known);
         let reason = known.unwrap_or("the first sync is under way");
-        let status = if state.is_ready {
+        let is_ready = state.is_ready && stuck.is_none();
+        let status = if is_ready {
             "ok"
         } else {
             &format!("not ready: {reason}")
         };
-        state.answer(state.is_ready, status, now)
+        state.answer(is_ready, status, now)
     }
 
     /// Both (rule H6).
@@ -190,8 +212,9 @@ impl Health {
     }
 
     /// As configmap-reload answers while nothing is wrong.
-    pub(crate) fn up(&self) -> Answer {
-        let problem = self.0.lock().problem.clone();
+    pub(crate) fn up(&self, now: Instant) -> Answer {
+        let state = self.0.lock();
+        let problem = state.problem.clone().or_else(|| state.stuck(now));
         let status = problem.as_deref().unwrap_or("up");
         Answer {
             is_ok: problem.is_none(),
@@ -212,10 +235,58 @@ impl Health {
     }
 }
 
+/// Runs `work`, and notes its turns.
+pub(crate) async fn attended<T>(health: &Health, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    let turns = poll_fn(|context| {
+        health.0.lock().turn = Some(Turn {
+            began: Instant::now(),
+            since: clock::now(),
+            step: "its next step".to_owned(),
+        });
+        let polled = work.as_mut().poll(context);
+        health.0.lock().turn = None;
+        polled
+    });
+    turns.await
+}
+
+impl Health {
+    /// The present turn comes to this step, which may wait for a disk.
+    pub(crate) fn comes_to(&self, step: impl Into<String>) {
+        if let Some(turn) = &mut self.0.lock().turn {
+            turn.step = step.into();
+        }
+    }
+
+    /// What a disk holds up since when, if that is long.
+    pub fn waits_for(&self, now: Instant) -> Option<String> {
+        let (_, text) = self.0.lock().held_up(now)?;
+        Some(text)
+    }
+}
+
 impl HealthState {
+    /// How long the present turn takes, if that is long, and what it waits for.
+    fn held_up(&self, now: Instant) -> Option<(Duration, String)> {
+        let turn = self.turn.as_ref()?;
+        let taken = now - turn.began;
+        let text = || format!("waits for a disk since {}: {}", turn.since, turn.step);
+        (taken > LONG_TURN).then(|| (taken, text()))
+    }
+
+    /// Why a turn that is under way is no health.
+    fn stuck(&self, now: Instant) -> Option<String> {
+        let (taken, text) = self.held_up(now)?;
+        (taken > MAX_TURN).then_some(text)
+    }
+
     fn answer(&self, is_ok: bool, status: &str, now: Instant) -> Answer {
         let watches: Vec<_> = self.watches.iter().map(|one| one.to_json(now)).collect();
-        let body = json!({"status": status, "watches": watches, "hooks": self.hooks});
+        let mut body = json!({"status": status, "watches": watches, "hooks": self.hooks});
+        if let Some((_, text)) = self.held_up(now) {
+            body["waiting"] = text.into();
+        }
         Answer {
             is_ok,
             body: body.to_string(),
@@ -289,6 +360,38 @@ mod tests {
                     .body
                     .contains("configmaps in namespace n: no sign for 240 s")
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_that_holds_a_turn_up_is_named_and_no_health_after_a_while() {
+        let health = followed();
+        health.confirmed(0, None);
+        health.listed(0);
+        health.set_ready();
+        attended(&health, async {
+            health.comes_to("write /d/k");
+            let (now, sec) = (Instant::now(), Duration::from_secs(1));
+            assert_eq!(health.waits_for(now + sec), None);
+            let soon = health.live(None, now + 2 * sec);
+            assert!(
+                soon.is_ok && soon.body.contains("waits for a disk since"),
+                "{soon:?}"
+            );
+            for late in [
+                health.live(None, now + 31 * sec),
+                health.ready(now + 31 * sec),
+                health.up(now + 31 * sec),
+            ] {
+                assert!(
+                    !late.is_ok && late.body.contains(": write /d/k"),
+                    "{late:?}"
+                );
+            }
+        })
+        .await;
+        let later = Instant::now() + Duration::from_mins(1);
+        assert!(health.live(None, later).is_ok && health.ready(later).is_ok);
+        assert!(!health.live(None, later).body.contains("waiting"));
     }
 
     // sidecar 43

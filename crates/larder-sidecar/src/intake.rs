@@ -349,6 +349,9 @@ impl Target for Watched {
         };
         let version = head.metadata.resource_version;
         let is_reread = self.health.is_none();
+        if let Some((health, _)) = &self.health {
+            health.comes_to(format!("write the files of {object}"));
+        }
         self.intake.lock().take(&object, &version, json, is_reread);
         Ok(Some((object, version)))
     }

@@ -14,7 +14,7 @@ use crate::{
     hooks::HookAndRound,
     index::Index,
     request::{RequestRound, SLOW, hook, missing_interpreter},
-    run::{HOOK, Running},
+    run::{Course, FirstRequest, HOOK, OwnRound, Running},
     server::{Form, Pages, RunError},
     settings::LabelSettings,
     steps::StepContext,
@@ -34,11 +34,6 @@ pub async fn run(
     health: Arc<Health>,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
-    if let Some((script, _)) = &settings.script
-        && let Some(missing) = missing_interpreter(script)
-    {
-        warn!(script = %script.display(), missing, "this image cannot run the script");
-    }
     let pages = Arc::new(Pages::new(Form::Label, &health));
     let listener = match &*settings.listen {
         [] => None,
@@ -51,8 +46,32 @@ pub async fn run(
             })
             .ok(),
     };
+    // It reads and writes files, while health is served already.
+    let run = async {
+        start(settings, client, hooks, &pages, &shutdown)
+            .until(&shutdown)
+            .await
+    };
+    pages.served_during(listener, run).await
+}
+
+fn start(
+    settings: LabelSettings,
+    client: kube::Client,
+    hooks: Vec<Hook>,
+    pages: &Pages,
+    shutdown: &CancellationToken,
+) -> Running {
+    pages
+        .health
+        .comes_to("read the script and the files of an earlier start");
+    if let Some((script, _)) = &settings.script
+        && let Some(missing) = missing_interpreter(script)
+    {
+        warn!(script = %script.display(), missing, "this image cannot run the script");
+    }
     let metrics = &pages.metrics;
-    let own = own_round(&settings, &shutdown);
+    let own = own_round(&settings, shutdown);
     let round = own.as_ref().and_then(|(_, round)| round.clone());
     let others = hooks.into_iter().map(|hook| (hook, None));
     let hooks = own.into_iter().chain(others).collect();
@@ -68,14 +87,20 @@ pub async fn run(
     let index = Index::open(state_dir, &(places.folder(), &selections));
     let files = Files::new(places, index, metrics.clone());
     let followed = (selections, settings.timing);
-    let mut running = Running::new(client, followed, files, (hooks, context), &pages);
+    let first = match settings.once {
+        None if settings.skip_init => FirstRequest::Skipped,
+        _ => FirstRequest::Sent,
+    };
+    let course = Course {
+        once: settings.once,
+        // The application may have read those of an earlier start, or of its image.
+        had_files: true,
+        own_round: round.map(|round| OwnRound { round, first }),
+    };
+    let mut running = Running::new(client, course, followed, files, (hooks, context), pages);
     running.urls = UrlKeys::new(settings.urls.unwrap_or_default(), metrics.clone());
     running.intake.lock().takes_again = settings.timing.poll.is_some();
-    running.once = settings.once;
-    running.own_round = round.clone();
-    running.skipped = round.filter(|_| settings.skip_init && settings.once.is_none());
-    let run = running.until(&shutdown);
-    pages.served_during(listener, run).await
+    running
 }
 
 /// Script and request; `None` without both.

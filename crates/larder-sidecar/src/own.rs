@@ -11,10 +11,10 @@ use tracing::info;
 
 use crate::{
     health::Health,
-    run::Running,
+    run::{Course, Running},
     server::{Form, Pages, RunError, listen},
     steps::StepContext,
-    volumes::{OwnVolume, Volumes, clear},
+    volumes::{OwnVolume, Volumes},
 };
 
 /// Time between two lists while a required object is missing, with `--once`.
@@ -39,17 +39,17 @@ pub struct OwnSettings {
     pub state_dir: PathBuf,
 }
 
-/// Runs the own form until `shutdown`, or, with `once`, until everything is written. `reloads` brings other volumes and
-/// hooks.
+/// Runs the own form until `shutdown`, or, with `once`, until everything is written. At each of `hangups`, all objects
+/// are read again, and compared with what is in place.
 ///
 /// # Errors
 ///
 /// With `once`: not everything was written in time, or a right is missing. Otherwise the address cannot be used.
 pub async fn run(
-    mut settings: OwnSettings,
+    settings: OwnSettings,
     client: kube::Client,
     health: Arc<Health>,
-    mut reloads: impl Stream<Item = OwnSettings> + Unpin,
+    mut hangups: impl Stream<Item = ()> + Unpin,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
     let pages = Arc::new(Pages::new(Form::Own, &health));
@@ -59,19 +59,13 @@ pub async fn run(
         loop {
             let mut running = start(&settings, client.clone(), &pages);
             // Both arms are cancel-safe: what is dropped starts over.
-            let next = tokio::select! {
+            tokio::select! {
                 biased;
                 ended = running.until(&shutdown) => return ended,
-                Some(next) = reloads.next() => next,
-            };
-            running.end().await;
-            for OwnVolume { path, .. } in &settings.volumes {
-                if next.volumes.iter().all(|volume| volume.path != *path) {
-                    clear(path);
-                }
+                Some(()) = hangups.next() => {}
             }
-            info!("settings reloaded");
-            settings = next;
+            running.end().await;
+            info!("comparing everything");
         }
     };
     pages.served_during(listener, run).await
@@ -93,8 +87,10 @@ fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running
     // An init container has no application yet.
     let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
     let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
-    let mut running = Running::new(client, followed, volumes, (hooks, context), pages);
-    running.once = settings.once;
-    running.had_files = settings.volumes.iter().any(OwnVolume::has_set);
-    running
+    let course = Course {
+        once: settings.once,
+        had_files: settings.volumes.iter().any(OwnVolume::has_set),
+        own_round: None,
+    };
+    Running::new(client, course, followed, volumes, (hooks, context), pages)
 }

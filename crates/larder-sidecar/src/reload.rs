@@ -93,21 +93,21 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
             });
             let problem = "a directory cannot be watched";
             health.set_problem(watch.is_err().then(|| problem.to_owned()));
+            health.comes_to("read the directories");
             let present = content(&settings.volume_dirs, &hooks.adopted, &key);
             hooks.observe(present, &key);
             // Every arm is cancel-safe.
             loop {
                 tokio::select! {
                     biased;
-                    () = shutdown.cancelled() => return,
+                    () = shutdown.cancelled() => return Ok(()),
                     () = changed(watch.as_ref().ok()) => break,
                     _ = hooks.next() => {}
                 }
             }
         }
     };
-    Arc::new(pages).served_during(Some(listener), run).await;
-    Ok(())
+    Arc::new(pages).served_during(Some(listener), run).await
 }
 
 fn webhook(

@@ -52,42 +52,100 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Time for a round that runs when the sidecar ends (rule B4).
 const END: Duration = Duration::from_secs(5);
 
+/// What a form does besides following objects.
+#[derive(Default)]
+pub(crate) struct Course {
+    /// Everything is written once, within this time.
+    pub(crate) once: Option<Duration>,
+    /// The application may have read files before this start: its first changes fire hooks.
+    pub(crate) had_files: bool,
+    /// The round of the label form.
+    pub(crate) own_round: Option<OwnRound>,
+}
+
+/// A round of the label form.
+pub(crate) struct OwnRound {
+    pub(crate) round: Arc<RequestRound>,
+    pub(crate) first: FirstRequest,
+}
+
+/// What follows the first sync.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstRequest {
+    Sent,
+    /// As with `REQ_SKIP_INIT`.
+    Skipped,
+}
+
+/// How far it has come.
+enum Progress {
+    /// Not everything is listed and written. Hooks wait.
+    FirstSync {
+        /// It has written or removed something, so that hooks fire at its end.
+        has_written: bool,
+    },
+    /// Everything was written once, and changes are shown to hooks.
+    Following {
+        /// When hooks are shown what has changed.
+        observe_at: Option<Instant>,
+    },
+}
+
+/// How often objects are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Poll {
+    /// Once, and then they are watched.
+    Watched,
+    /// Once.
+    Once,
+    Every(Duration),
+}
+
+impl Poll {
+    fn of(pause: Option<Duration>) -> Self {
+        match pause {
+            None => Self::Watched,
+            Some(pause) if pause >= MAX_TIME => Self::Once,
+            Some(pause) => Self::Every(pause.max(POLL)),
+        }
+    }
+
+    /// The pause between two lists.
+    fn pause(self) -> Option<Duration> {
+        match self {
+            Self::Watched => None,
+            Self::Once => Some(MAX_TIME),
+            Self::Every(pause) => Some(pause),
+        }
+    }
+}
+
 /// A sidecar that runs.
 pub(crate) struct Running {
     pub(crate) intake: SharedIntake,
     hooks: Hooks,
     health: Arc<Health>,
     pub(crate) urls: UrlKeys,
-    /// Everything is written once, within this time.
-    pub(crate) once: Option<Duration>,
-    /// The application may have read files before this start: its first changes fire hooks.
-    pub(crate) had_files: bool,
-    /// The round of the label form.
-    pub(crate) own_round: Option<Arc<RequestRound>>,
-    /// The same, if it is to send no request after the first sync.
-    pub(crate) skipped: Option<Arc<RequestRound>>,
+    course: Course,
+    progress: Progress,
     engine: Box<Engine<Watched>>,
     /// What is followed, by the numbers of targets and in [`Health`].
     selections: Vec<Selection>,
     timing: RequestTiming,
+    poll: Poll,
     api: Api,
     /// A stale object that is being read again.
     reread: Option<BoxFuture<'static, (ObjectRef, Result<(), RequestError>)>>,
     reread_backoff: RequestBackoff,
-    /// The first sync is complete and written.
-    is_synced: bool,
-    /// The first sync has written or removed anything.
-    has_written: bool,
-    /// When hooks are shown what has changed.
-    observe_at: Option<Instant>,
     /// When what is in place is compared with the disk.
     look_at: Instant,
 }
 
 impl Running {
-    /// Follows selections. It fetches nothing, and takes the application to run already.
+    /// Follows selections, and fetches nothing.
     pub(crate) fn new(
         client: kube::Client,
+        course: Course,
         (selections, timing): (impl IntoIterator<Item = Selection>, RequestTiming),
         sink: impl Sink + 'static,
         (hooks, context): (Vec<HookAndRound>, StepContext),
@@ -99,11 +157,13 @@ impl Running {
         let (most, seqs) = (MAX_REQUESTS_IN_FLIGHT, Arc::default());
         let engine = Engine::new(api.clone(), most, seqs, &node, random);
         let capped = |time: Duration| time.min(MAX_TIME);
-        let poll = timing.poll.map(|pause| capped(pause).max(POLL));
-        let silence = poll.map_or(MAX_SILENCE, |pause| 2 * pause + Duration::from_mins(1));
+        let poll = Poll::of(timing.poll);
+        let silence = poll
+            .pause()
+            .map_or(MAX_SILENCE, |pause| 2 * pause + Duration::from_mins(1));
         let silence = timing.max_silence.unwrap_or(silence);
         let timing = RequestTiming {
-            poll,
+            poll: poll.pause(),
             watch_timeout: timing.watch_timeout.map(capped),
             max_silence: Some(capped(silence).max(MIN_SILENCE)),
             min_pause: capped(timing.min_pause),
@@ -112,20 +172,16 @@ impl Running {
             engine: Box::new(engine),
             selections: selections.into_iter().collect(),
             timing,
+            poll,
             api,
+            course,
+            progress: Progress::FirstSync { has_written: false },
             reread: None,
             reread_backoff: RequestBackoff::default(),
             intake: Intake::new(sink, &pages.metrics),
             hooks: Hooks::new(hooks, context, Arc::clone(&health)),
             health,
             urls: UrlKeys::new(UrlSettings::default(), pages.metrics.clone()),
-            once: None,
-            had_files: true,
-            own_round: None,
-            skipped: None,
-            is_synced: false,
-            has_written: false,
-            observe_at: None,
             look_at: Instant::now() + LOOK,
         };
         let health = &running.health;
@@ -150,18 +206,25 @@ impl Running {
 
     /// Runs until `shutdown`, or until everything is written once.
     pub(crate) async fn until(&mut self, shutdown: &CancellationToken) -> Result<(), RunError> {
-        let deadline = self.once.map(|once| Instant::now() + once.min(MAX_TIME));
+        let deadline = self
+            .course
+            .once
+            .map(|once| Instant::now() + once.min(MAX_TIME));
         loop {
             let settled = self.settle();
             // After the only sync comes one round. Its failure is only logged, unless the login was refused (rule N5).
-            if self.once.is_some() && self.is_synced && self.hooks.is_at_rest() {
-                let round = self.own_round.as_ref();
-                let refusal = round.and_then(|round| round.refusal.lock().take());
-                return refusal.map_or(Ok(()), |reason| Err(RunError(reason)));
+            let observe_at = match self.progress {
+                Progress::FirstSync { .. } => None,
+                Progress::Following { observe_at } => observe_at,
+            };
+            if self.course.once.is_some() && self.is_synced() && self.hooks.is_at_rest() {
+                let own = self.course.own_round.as_ref();
+                let refusal = own.and_then(|own| own.round.refusal.lock().take());
+                return refusal.map_or(Ok(()), |reason| Err(RunError::LoginRefused(reason)));
             }
-            let is_hopeless = deadline.filter(|_| !self.is_synced);
+            let is_hopeless = deadline.filter(|_| !self.is_synced());
             if let Some(reason) = is_hopeless.and_then(|at| self.urls.missing(Some(at))) {
-                return Err(RunError(reason));
+                return Err(RunError::NotFetched(reason));
             }
             let stale = self.intake.lock().next_stale();
             let stale = stale.filter(|_| self.reread.is_none());
@@ -176,17 +239,18 @@ impl Running {
                     return Ok(());
                 }
                 _ = self.hooks.next() => self.record(),
-                Some(()) = at(self.observe_at) => self.observe(),
+                Some(()) = at(observe_at) => self.observe(),
                 () = self.urls.next(&self.intake) => {}
                 () = sleep(RETRY), if settled.retries => {}
                 () = sleep_until(self.look_at) => {
                     self.look_at = Instant::now() + LOOK;
+                    self.health.comes_to("look at the files");
                     self.intake.lock().sink.look();
                 }
-                Some(()) = at(deadline), if !self.is_synced => {
+                Some(()) = at(deadline), if !self.is_synced() => {
                     let reason = self.health.missing().or(settled.unwritten);
                     let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
-                    return Err(RunError(reason));
+                    return Err(RunError::Incomplete(reason));
                 }
                 // Listed by its name (rule D5).
                 Some(()) = at(due) => self.reread = stale.map(|(_, object)| {
@@ -205,6 +269,11 @@ impl Running {
         }
     }
 
+    /// Whether the first sync is complete and written.
+    fn is_synced(&self) -> bool {
+        matches!(self.progress, Progress::Following { .. })
+    }
+
     fn reported(&mut self, target: u64, report: Report<Watched>) -> Result<(), RunError> {
         let number = usize::try_from(target).unwrap_or(usize::MAX);
         let selection = &self.selections[number];
@@ -217,8 +286,7 @@ impl Running {
                 // Otherwise others may be there, too.
                 if all.incomplete.is_none() {
                     // Nothing will find it: no list follows.
-                    let is_last = self.timing.poll == Some(MAX_TIME);
-                    if is_last && selection.name.is_some() && all.state.is_empty() {
+                    if self.poll == Poll::Once && selection.name.is_some() && all.state.is_empty() {
                         warn!(%selection, "object not found");
                     }
                     self.intake.lock().listed(selection, &all.state);
@@ -232,8 +300,8 @@ impl Running {
                 self.health.failed(number, &error);
                 // Repeating it does not help: the right or the path is missing.
                 let is_final = failure.error.is_forbidden() || failure.error.is_not_found();
-                if self.once.is_some() && is_final {
-                    return Err(RunError(error));
+                if self.course.once.is_some() && is_final {
+                    return Err(RunError::Denied(error));
                 }
             }
             _ => {}
@@ -259,26 +327,31 @@ impl Running {
     /// Follows up on what has changed: files, fetches, readiness, hooks.
     fn settle(&mut self) -> Settled {
         let is_listed = self.health.missing().is_none();
+        self.health.comes_to("bring the files up to date");
         let mut intake = self.intake.lock();
         let mut settled = intake.settle(is_listed);
         let is_complete = is_listed && intake.has_reread();
         drop(intake);
         self.urls.add(mem::take(&mut settled.fetches));
-        if self.is_synced {
-            if settled.is_changed {
-                self.observe_at.get_or_insert(Instant::now() + PAUSE);
+        let has_written = match &mut self.progress {
+            Progress::Following { observe_at } => {
+                if settled.is_changed {
+                    observe_at.get_or_insert(Instant::now() + PAUSE);
+                }
+                return settled;
             }
-            return settled;
-        }
-        if self.once.is_some() {
+            Progress::FirstSync { has_written } => {
+                *has_written |= settled.is_changed;
+                *has_written
+            }
+        };
+        if self.course.once.is_some() {
             // Nothing fetches them later.
             settled.unwritten = settled.unwritten.or_else(|| self.urls.missing(None));
         }
-        self.has_written |= settled.is_changed;
         self.health.set_problem(settled.unwritten.clone());
         if is_complete && self.urls.is_tried() && settled.unwritten.is_none() {
-            self.is_synced = true;
-            self.begin();
+            self.begin(has_written);
             self.health.set_ready();
             let objects = self.intake.lock().count();
             info!(objects, "first sync complete");
@@ -287,24 +360,26 @@ impl Running {
     }
 
     /// The first sync is complete: hooks begin (rule N2).
-    fn begin(&mut self) {
+    fn begin(&mut self, has_written: bool) {
         let mut intake = self.intake.lock();
         let index = intake.sink.index();
         let key = index.key().clone();
         let past = Past {
             record: index.hooks().cloned(),
-            is_uncertain: self.has_written && self.had_files,
+            is_uncertain: has_written && self.course.had_files,
             ..Past::default()
         };
         drop(intake);
-        let skipped = self.skipped.as_ref();
-        if skipped.is_some_and(|round| round.script.is_none()) {
+        let own = self.course.own_round.as_ref();
+        let skipped = own.filter(|own| own.first == FirstRequest::Skipped);
+        let skipped = skipped.map(|own| Arc::clone(&own.round));
+        if skipped.as_ref().is_some_and(|round| round.script.is_none()) {
             // Its hook starts from the present content.
             self.hooks.adopt(|hook| hook.name != HOOK, &past, &key);
         }
         self.hooks.adopt(|_| true, &past, &key);
         self.observe();
-        if let Some(round) = &self.skipped {
+        if let Some(round) = skipped {
             // As theirs does, only the script runs.
             let runs = self.hooks.state(HOOK) == Some(HookState::Waiting);
             round.skips_request.store(runs, Ordering::Relaxed);
@@ -312,7 +387,8 @@ impl Running {
     }
 
     fn observe(&mut self) {
-        self.observe_at = None;
+        self.progress = Progress::Following { observe_at: None };
+        self.health.comes_to("read the files, for hooks");
         let mut intake = self.intake.lock();
         let content = intake.sink.content(&self.hooks.adopted);
         self.hooks.observe(content, intake.sink.index().key());
@@ -322,6 +398,7 @@ impl Running {
 
     /// Stores what the application was last notified of.
     fn record(&mut self) {
+        self.health.comes_to("write the records of hooks");
         let mut intake = self.intake.lock();
         let index = intake.sink.index();
         if let Some(record) = self.hooks.record(index.key()) {

@@ -1,28 +1,32 @@
 //! Health and metrics over HTTP, and the probe that asks for them.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
 use http::{Response, header::CONTENT_TYPE};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use larder_actions::http::{Fetch, fetch};
-use larder_connections::{Acceptor, ConnectionLimits, log_panic};
+use larder_connections::{Acceptor, ConnectionLimits};
 use larder_objects::go_duration;
 use larder_on_change::{HttpTls, HttpUrl};
 use prometheus_client::{encoding::text::encode, registry::Registry};
+use rustix::io::Errno;
 use serde_json::Value;
 use tokio::{
     net::TcpListener,
     runtime::Builder,
-    task::JoinSet,
+    sync::oneshot,
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tower::service_fn;
-use tracing::info;
+use tracing::{error, info};
 
-use crate::{health::Health, metrics::Metrics};
+use crate::{
+    health::{Health, attended},
+    metrics::Metrics,
+};
 
 /// Connections at the same time.
 const CONNECTIONS: usize = 16;
@@ -33,10 +37,33 @@ const MAX_ANSWER: usize = 64 << 10;
 /// Time for open connections when the sidecar ends.
 const END: Duration = Duration::from_millis(500);
 
-/// Why a sidecar has failed: its address cannot be used, or it runs once, and a right is missing or time was up.
+/// Why a sidecar has failed: it cannot be set up, or it runs once, and something is missing. The reasons are for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct RunError(pub(crate) String);
+pub enum RunError {
+    /// The address of health and metrics cannot be used.
+    #[error("cannot listen on {address}: {errno}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        errno: Errno,
+    },
+    /// There is no thread for health and metrics.
+    #[error("cannot start the thread for health and metrics: {0}")]
+    Thread(Errno),
+    /// Repeating a request does not help: the right or the path is missing.
+    #[error("{0}")]
+    Denied(String),
+    /// Time was up before everything was listed and written.
+    #[error("{0}")]
+    Incomplete(String),
+    /// A file whose content is fetched is not there.
+    #[error("{0}")]
+    NotFetched(String),
+    /// The application has refused the login.
+    #[error("{0}")]
+    LoginRefused(String),
+}
 
 /// Which pages there are.
 #[derive(Clone, Debug)]
@@ -70,14 +97,51 @@ impl Pages {
         }
     }
 
-    /// Serves them on the listener, if there is one, as long as `run` runs.
-    pub(crate) async fn served_during<T>(
+    /// Serves them on the listener, if there is one, as long as `run` runs: on a thread of their own, since `run` may be
+    /// held up by a disk.
+    pub(crate) async fn served_during(
         self: &Arc<Self>,
         listener: Option<TcpListener>,
-        run: impl Future<Output = T>,
-    ) -> T {
+        run: impl Future<Output = Result<(), RunError>>,
+    ) -> Result<(), RunError> {
+        let run = attended(&self.health, run);
         let Some(listener) = listener else {
             return run.await;
+        };
+        let shutdown = CancellationToken::new();
+        let _on_drop = shutdown.clone().drop_guard();
+        let served = self.serve_on_thread(listener, shutdown.clone());
+        let served = served.map_err(|error| RunError::Thread(errno_of(&error)))?;
+        let ended = run.await;
+        shutdown.cancel();
+        // Whether it has ended, or is too late: it ends with the process.
+        let _ = timeout(END, served).await;
+        ended
+    }
+
+    /// The receiver learns of the end of the thread.
+    fn serve_on_thread(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        shutdown: CancellationToken,
+    ) -> io::Result<oneshot::Receiver<()>> {
+        let (pages, listener) = (Arc::clone(self), listener.into_std()?);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (ends, ended) = oneshot::channel::<()>();
+        let serve = move || {
+            runtime.block_on(pages.serve(listener, shutdown));
+            drop(ends);
+        };
+        thread::Builder::new()
+            .name("pages".to_owned())
+            .spawn(serve)?;
+        Ok(ended)
+    }
+
+    async fn serve(self: Arc<Self>, listener: std::net::TcpListener, shutdown: CancellationToken) {
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return error!(%error, "health and metrics are not served"),
         };
         if let Ok(address) = listener.local_addr() {
             info!(%address, "listening");
@@ -86,19 +150,13 @@ impl Pages {
         let limits = limits
             .max_connections(CONNECTIONS)
             .response_timeout(RESPONSE_TIMEOUT);
-        let (pages, shutdown) = (Arc::clone(self), CancellationToken::new());
         let service = service_fn(move |request: http::Request<Incoming>| {
-            let response = pages.response(request.uri());
+            let response = self.response(request.uri());
             async move { response }
         });
-        let mut serving = JoinSet::new();
-        serving.spawn(Acceptor::new(listener, limits).serve(service, shutdown.clone()));
-        let ended = run.await;
-        shutdown.cancel();
-        if let Ok(Some(served)) = timeout(END, serving.join_next()).await {
-            log_panic(served);
-        }
-        ended
+        Acceptor::new(listener, limits)
+            .serve(service, shutdown)
+            .await;
     }
 
     fn response(&self, uri: &http::Uri) -> http::Result<Response<Full<Bytes>>> {
@@ -110,7 +168,7 @@ impl Pages {
         };
         let answer = match (&self.form, uri.path()) {
             (Form::Label, "/healthz") => health.live_and_ready(max_age, now),
-            (Form::Reload(_), "/healthz") => health.up(),
+            (Form::Reload(_), "/healthz") => health.up(now),
             (Form::Own | Form::Label, "/healthz" | "/livez") => health.live(max_age, now),
             (Form::Own | Form::Label, "/readyz") => health.ready(now),
             (Form::Own | Form::Label, "/metrics") => return self.metrics(now),
@@ -139,8 +197,15 @@ fn page(status: u16, form: &str, body: impl Into<Bytes>) -> http::Result<Respons
 
 /// A listener on the address.
 pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
-    let failed = |error| RunError(format!("cannot listen on {address}: {error}"));
+    let failed = |error| RunError::Listen {
+        address,
+        errno: errno_of(&error),
+    };
     TcpListener::bind(address).await.map_err(failed)
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// Asks the sidecar at `address` for `path`, as a probe does. Blocks for up to `limit`.
@@ -208,6 +273,31 @@ mod tests {
             text.contains("larder_sidecar_confirmed_age_seconds 40.0\n"),
             "{text}"
         );
+    }
+
+    // Attack: a disk that does not answer.
+    #[tokio::test]
+    async fn pages_answer_while_a_disk_holds_everything_up() {
+        let pages = Arc::new(Pages::new(Form::Own, &Arc::default()));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = listen(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (thaw, frozen) = std::sync::mpsc::channel();
+        let asking = thread::spawn(move || {
+            let answers = ["/livez", "/readyz", "/metrics"]
+                .map(|path| check(address, path, Duration::from_secs(30)));
+            thaw.send(()).unwrap();
+            answers
+        });
+        let run = async {
+            // As a write to the disk: this thread does nothing else.
+            frozen.recv().unwrap();
+            Ok(())
+        };
+        assert_eq!(pages.served_during(Some(listener), run).await, Ok(()));
+        let [live, ready, metrics] = asking.join().unwrap();
+        assert_eq!((live, metrics), (Ok(()), Ok(())));
+        assert!(ready.unwrap_err().starts_with("not ready: "));
     }
 
     #[test]

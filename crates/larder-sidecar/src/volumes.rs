@@ -202,14 +202,6 @@ fn replace(path: &Path, payload: &Payload<'_>) -> Result<bool, String> {
     write().map(|_| true)
 }
 
-/// Empties a directory that a reload has dropped.
-pub(crate) fn clear(path: &Path) {
-    if let Err(error) = replace(path, &Payload::new()) {
-        let path = path.display();
-        warn!(%path, error, "cannot empty a volume that is no longer wanted");
-    }
-}
-
 impl Sink for Volumes {
     fn take(&mut self, object: &ObjectRef, json: Option<&[u8]>) {
         match object.kind() {

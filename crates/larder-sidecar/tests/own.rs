@@ -36,7 +36,7 @@ struct World {
 
 struct Sidecar {
     health: Arc<Health>,
-    reloads: mpsc::Sender<OwnSettings>,
+    hangups: mpsc::Sender<()>,
     shutdown: CancellationToken,
     task: JoinSet<Result<(), RunError>>,
 }
@@ -94,7 +94,7 @@ impl World {
     }
 
     fn start_with(settings: OwnSettings, client: kube::Client) -> Sidecar {
-        let (reloads, mut receiver) = mpsc::channel(1);
+        let (hangups, mut receiver) = mpsc::channel(1);
         let receiver = stream::poll_fn(move |context| receiver.poll_recv(context));
         let (health, shutdown) = (Arc::<Health>::default(), CancellationToken::new());
         let mut task = JoinSet::new();
@@ -102,7 +102,7 @@ impl World {
         task.spawn(run_own(settings, client, shared.0, receiver, shared.1));
         Sidecar {
             health,
-            reloads,
+            hangups,
             shutdown,
             task,
         }
@@ -346,19 +346,17 @@ async fn end_leaves_the_files_and_is_soon() {
 
 // sidecar 51
 #[tokio::test(start_paused = true)]
-async fn reload_adds_volumes_and_empties_dropped_ones() {
+async fn hangup_brings_back_what_somebody_has_changed() {
     let world = World::new();
-    world.config_map("a", "a", "1");
-    world.config_map("b", "b", "1");
-    let sidecar = world.start(world.settings(&[("d", map("a"))]));
+    world.config_map("app", "k", "1");
+    let sidecar = world.start(world.settings(&[("d", map("app"))]));
     until(|| sidecar.health.is_ready()).await;
-    let next = world.settings(&[("e", map("b"))]);
-    sidecar.reloads.send(next).await.unwrap();
-    until(|| world.read("e/b") == "1").await;
-    assert!(!world.path("d/a").exists());
+    fs::remove_file(world.path("d/..data")).unwrap();
+    sidecar.hangups.send(()).await.unwrap();
+    until(|| world.read("d/k") == "1").await;
     assert!(sidecar.health.ready(Instant::now()).is_ok);
-    world.config_map("b", "b", "2");
-    until(|| world.read("e/b") == "2").await;
+    world.config_map("app", "k", "2");
+    until(|| world.read("d/k") == "2").await;
 }
 
 #[tokio::test(start_paused = true)]

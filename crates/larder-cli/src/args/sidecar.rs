@@ -1,7 +1,7 @@
-//! The flags of `larder sidecar` and `larder-sidecar`, and what else is read: a file and variables.
+//! The flags of `larder sidecar` and `larder-sidecar`, and the variables that are read, too.
 
-pub(crate) mod configuration;
 pub(crate) mod variables;
+pub(crate) mod volume_flags;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -17,7 +17,7 @@ use super::{
 /// Keep files in a pod fresh from ConfigMaps and Secrets
 ///
 /// Runs beside the application, with the service account of the pod. It has three forms: objects as the kubelet's volumes
-/// (--config-map, --secret, --config), the variables of k8s-sidecar (LABEL and FOLDER in the environment), and the flags
+/// (--config-map, --secret), the variables of k8s-sidecar (LABEL and FOLDER in the environment), and the flags
 /// of configmap-reload (--volume-dir). Flags win over variables.
 ///
 /// A label is no restriction of rights: with `list` on secrets, the service account reads every Secret of the namespace.
@@ -39,10 +39,6 @@ use super::{
 pub(crate) struct SidecarArgs {
     #[command(flatten)]
     pub(crate) objects: ObjectFlags,
-
-    /// File with a SidecarConfiguration: volumes as in a pod, and onChange. SIGHUP reads it again
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) config: Option<PathBuf>,
 
     /// Write everything once and exit, as in an init container
     #[arg(long)]
@@ -103,7 +99,7 @@ pub(crate) struct SidecarArgs {
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// Objects as volumes, in the order of the flags: of two volumes for one directory, the later one wins.
+/// Objects as volumes. Those of one directory are one volume of several sources, in the order of the flags.
 #[derive(Debug)]
 pub(crate) struct ObjectFlags(pub(crate) Vec<(Kind, String)>);
 

@@ -1,41 +1,41 @@
 //! `larder sidecar` and `larder-sidecar`: chooses the form, sets up and runs a sidecar.
 
-use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use futures::{StreamExt as _, future::ready, stream};
-use larder_files::regular_file::read_regular_text;
-use larder_objects::chain;
-use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
+use futures::stream;
+use larder_on_change::{Hook, HttpUrl, PodOutline};
 use larder_sidecar::{
-    OwnSettings, ReloadSettings, RunError, check, check_hook, join_volumes, run_label as label,
+    Health, OwnSettings, ReloadSettings, check, check_hook, join_volumes, run_label as label,
     run_own as own, run_reload as reload,
 };
 use larder_transport::ClusterSource;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    task::JoinSet,
+    sync::oneshot,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::warn;
 
 use crate::{
     agent,
     args::{
         LogFormat, ReloadArgs, SidecarArgs,
-        sidecar::{ProbedState, configuration, variables},
+        sidecar::{ProbedState, variables, volume_flags},
     },
-    logging,
+    logging::{self, LineLimit},
     outcome::Failure,
     runtime::{block_on, stop_signal},
 };
 
+/// Time for the end of a sidecar (rule B4), and more of it for rounds of hooks.
+const END: Duration = Duration::from_millis(1500);
+const END_OF_HOOKS: Duration = Duration::from_secs(5);
 /// Longest time for a probe.
 const PROBE: Duration = Duration::from_secs(10);
 /// The port of k8s-sidecar.
 const HEALTH_PORT: u16 = 8080;
-/// The longest file of `--config`.
-const MAX_CONFIG: u64 = 1 << 20;
 
 const FORMS: &str = "nothing to do: give one of three forms: volumes, as --config-map app:/etc/app; the variables of \
     k8s-sidecar, as LABEL=grafana_dashboard FOLDER=/tmp/dashboards; or --volume-dir DIR --webhook-url URL";
@@ -49,13 +49,13 @@ pub(crate) fn run(args: &SidecarArgs) -> Result<ExitCode, Failure> {
     if let Some(state) = args.check {
         return probe(state, args.address);
     }
-    let is_own = !args.objects.0.is_empty() || args.config.is_some();
+    let is_own = !args.objects.0.is_empty();
     let is_reload = !args.reload.volume_dir.is_empty();
     let mut label_variables = variables::MARKS.to_vec();
     label_variables.retain(|name| std::env::var_os(name).is_some());
     match (is_own, is_reload) {
         (true, true) => {
-            let text = "--volume-dir: another form than --config-map, --secret and --config";
+            let text = "--volume-dir: another form than --config-map and --secret";
             Err(Failure::unreadable(text))
         }
         (false, false) if label_variables.is_empty() => Err(Failure::unreadable(FORMS)),
@@ -78,29 +78,27 @@ pub(crate) fn run_reload(
     let settings = reload_settings(args).map_err(Failure::unreadable)?;
     let log = logging::start(log);
     warn_of(ignored);
-    let run = until_signal(|shutdown| reload(settings, shutdown));
-    block_on(log.limit.reporting(run))
+    until_signal(&log.limit, &Health::default(), async move |shutdown| {
+        Ok(reload(settings, shutdown)
+            .await
+            .map_err(anyhow::Error::from)?)
+    })
 }
 
 fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<ExitCode, Failure> {
     let settings = own_settings(args).map_err(Failure::unreadable)?;
     let log = logging::start(args.log_format);
     warn_of(ignored);
-    let run = async {
-        let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
+    let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
+    let health = Arc::<Health>::default();
+    let shown = Arc::clone(&health);
+    until_signal(&log.limit, &health, async move |shutdown| {
         let (client, _transport) = agent::connect(source).await?;
         let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
         let hangups = stream::poll_fn(|context| hangup.poll_recv(context));
-        let reloads = hangups.filter_map(|()| {
-            let settings = own_settings(args).inspect_err(|error| {
-                error!(error, "configuration not usable, keeping the last one");
-            });
-            ready(settings.ok())
-        });
-        let run = |shutdown| own(settings, client, Arc::default(), reloads, shutdown);
-        until_signal(run).await
-    };
-    block_on(log.limit.reporting(run))
+        let ended = own(settings, client, shown, hangups, shutdown).await;
+        Ok(ended.map_err(anyhow::Error::from)?)
+    })
 }
 
 fn run_label(args: &SidecarArgs) -> Result<ExitCode, Failure> {
@@ -116,19 +114,20 @@ fn run_label(args: &SidecarArgs) -> Result<ExitCode, Failure> {
     let read = read.map_err(|errors| Failure::unreadable(errors.join("; ")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     let limit = logging::start_sidecar(&read.log);
-    let run = async {
-        let source = match read.kubeconfig.as_deref() {
-            None if read.skip_tls_verify => ClusterSource::InClusterUnverified,
-            kubeconfig => agent::origin(kubeconfig, None),
-        };
+    let source = match read.kubeconfig.as_deref() {
+        None if read.skip_tls_verify => ClusterSource::InClusterUnverified,
+        kubeconfig => agent::origin(kubeconfig, None),
+    };
+    let health = Arc::<Health>::default();
+    let shown = Arc::clone(&health);
+    until_signal(&limit, &health, async move |shutdown| {
         let (client, _transport) = agent::connect(source).await?;
         for warning in &read.warnings {
             warn!("{warning}");
         }
-        let run = |shutdown| label(read.settings, client, hooks, Arc::default(), shutdown);
-        until_signal(run).await
-    };
-    block_on(limit.reporting(run))
+        let ended = label(read.settings, client, hooks, shown, shutdown).await;
+        Ok(ended.map_err(anyhow::Error::from)?)
+    })
 }
 
 fn warn_of(ignored: &[&str]) {
@@ -147,22 +146,13 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     let own = Some(&*pod.namespace).filter(|own| !own.is_empty());
     let namespace = args.namespace.as_deref().or(own);
     let mut all = Vec::new();
-    let mut all_hooks = hooks(args)?;
     for (kind, value) in &args.objects.0 {
-        let volume = configuration::volume(*kind, value, namespace);
+        let volume = volume_flags::volume(*kind, value, namespace);
         all.push(volume.map_err(|error| format!("{kind} {value}: {error}"))?);
-    }
-    if let Some(path) = &args.config {
-        let place = |error: String| format!("--config {}: {error}", path.display());
-        let text = read_regular_text(path, MAX_CONFIG).map_err(|error| place(chain(&error)))?;
-        let (volumes, hooks) = configuration::read(&text, namespace).map_err(place)?;
-        all.extend(volumes);
-        all_hooks.extend(hooks);
-        check_hooks(&all_hooks)?;
     }
     Ok(OwnSettings {
         volumes: join_volumes(all)?,
-        hooks: all_hooks,
+        hooks: hooks(args)?,
         once: args.once.then_some(args.once_timeout),
         max_silence: args.max_silence,
         listen: args.listen,
@@ -196,30 +186,58 @@ fn reload_settings(args: &ReloadArgs) -> Result<ReloadSettings, String> {
 /// The hooks of `--on-change`.
 fn hooks(args: &SidecarArgs) -> Result<Vec<Hook>, String> {
     let hooks = args.on_change.hooks(&PodOutline::default())?;
-    check_hooks(&hooks)?;
+    for hook in &hooks {
+        check_hook(hook).map_err(|problem| format!("hook {}: {problem}", hook.name))?;
+    }
     Ok(hooks)
 }
 
-fn check_hooks(hooks: &[Hook]) -> Result<(), String> {
-    for hook in hooks {
-        check_hook(hook).map_err(|problem| format!("hook {}: {problem}", hook.name))?;
-    }
-    parse::check_together(hooks).map_err(|error| error.to_string())
+/// Runs a sidecar until SIGTERM or SIGINT: on a thread of its own, which a disk may hold up. This one takes the signals,
+/// and ends the process whatever the other one waits for.
+fn until_signal<F>(
+    limit: &LineLimit,
+    health: &Health,
+    follow: impl FnOnce(CancellationToken) -> F + Send + 'static,
+) -> Result<ExitCode, Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
+    let run = async {
+        let (shutdown, stop) = (CancellationToken::new(), stop_signal()?);
+        let (ends, mut ended) = oneshot::channel();
+        let stopped = shutdown.clone();
+        let work = move || {
+            let result = block_on(follow(stopped));
+            // The receiver is gone if this took too long.
+            let _ = ends.send(result);
+        };
+        let thread = thread::Builder::new().name("sidecar".to_owned());
+        thread.spawn(work).context("cannot start a thread")?;
+        tokio::select! {
+            biased;
+            result = &mut ended => return finished(result),
+            () = stop => shutdown.cancel(),
+        }
+        if let Ok(result) = timeout(END, &mut ended).await {
+            return finished(result);
+        }
+        if let Some(reason) = health.waits_for(Instant::now()) {
+            warn!(reason, "ending, although a disk does not answer");
+            return Ok(ExitCode::SUCCESS);
+        }
+        match timeout(END_OF_HOOKS, ended).await {
+            Ok(result) => finished(result),
+            Err(_) => Ok(ExitCode::SUCCESS),
+        }
+    };
+    block_on::<_, Failure>(limit.reporting(run))
 }
 
-/// Runs a sidecar until SIGTERM or SIGINT.
-async fn until_signal<F>(run: impl FnOnce(CancellationToken) -> F) -> Result<ExitCode, Failure>
-where
-    F: Future<Output = Result<(), RunError>>,
-{
-    let (shutdown, stop) = (CancellationToken::new(), stop_signal()?);
-    let run = run(shutdown.clone());
-    let mut waiting = JoinSet::new();
-    waiting.spawn(async move {
-        stop.await;
-        shutdown.cancel();
-    });
-    run.await.map_err(|error| anyhow!(error))?;
+/// The result of the thread; it has none if it panicked, which was reported.
+fn finished(
+    result: Result<Result<(), Failure>, oneshot::error::RecvError>,
+) -> Result<ExitCode, Failure> {
+    result.context("the sidecar's thread has panicked")??;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,6 +4,7 @@
 mod application;
 mod canaries;
 mod charts;
+mod disk;
 mod forms;
 mod memory;
 mod metrics;
