@@ -97,6 +97,10 @@ pub(crate) enum Command {
   larder run --beside-kubelet --kubeconfig /etc/kubernetes/kubelet.conf --dry-run
 
 SIGHUP reloads the configuration file; no watch is lost.")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own on the command line"
+)]
 pub(crate) struct RunArgs {
     /// Serve the pods from the manifests in DIR; pods without a nodeName are bound to this node
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["kubeconfig", "context"])]
@@ -132,6 +136,11 @@ pub(crate) struct RunArgs {
     /// runs them. With --manifests, that is always so
     #[arg(long, conflicts_with = "beside_kubelet")]
     pub(crate) end_pods: bool,
+
+    /// Say what is wrong with the configuration and the manifests (unknown fields, misspelled annotations, rejected
+    /// documents, invalid hooks), and start nothing; exit code 1 if anything is
+    #[arg(long)]
+    pub(crate) check: bool,
 
     /// Root directory of the kubelet, with --beside-kubelet [default: where the kubelet's kubeconfig is found, else
     /// /var/lib/kubelet]

@@ -3,6 +3,7 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `beside` | prepares the mode beside a kubelet |
+//! | `check` | says what is wrong with configuration and manifests, and starts nothing |
 //! | `embedded` | the API server behind `--manifests` |
 //! | `http` | serves the HTTP API, and moves it to another address |
 //! | `reload` | applies a changed configuration |
@@ -10,6 +11,7 @@
 //! | `systemd` | keeps the service manager informed |
 
 mod beside;
+mod check;
 mod embedded;
 mod http;
 mod reload;
@@ -72,6 +74,9 @@ const SUMMARY_TASK: &str = "summary";
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+    if args.check {
+        return Ok(check::run(&args));
+    }
     let log = logging::start(args.log_format);
     let mut config = config(&args.place, flags(&args))?;
     beside::find_kubelet(&args, &mut config)?;

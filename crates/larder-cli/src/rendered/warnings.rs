@@ -5,10 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_containers::subpaths;
-use larder_kubelet::touch;
+use larder_agent::annotations;
 use larder_objects::Kind;
-use larder_on_change::parse as on_change;
 use larder_projection::{
     Absent, ContainerView, Environment, Inputs, Mount, Origin, Unknown, expand, pod_volumes,
 };
@@ -17,10 +15,7 @@ use serde_json::Value;
 use super::{
     RenderedPod, container::files_below, hints::keys, pod::RenderedContainer, words::size,
 };
-use crate::{
-    offline::{did_you_mean, with_hint},
-    output,
-};
+use crate::{offline::with_hint, output};
 
 /// Longest string of an environment or a command line, its end included (Linux, `MAX_ARG_STRLEN`).
 const MAX_STRING: usize = 128 << 10;
@@ -28,15 +23,6 @@ const MAX_STRING: usize = 128 << 10;
 const MAX_SUM: usize = 2 << 20;
 /// Size of the pointer to a string.
 const POINTER: usize = 8;
-
-/// The annotations with larder's prefix.
-const ANNOTATIONS: [&str; 5] = [
-    on_change::ANNOTATION,
-    subpaths::ANNOTATION,
-    touch::REFRESH,
-    "larder.dev/refresh-policy",
-    "larder.dev/static-pod-content",
-];
 
 /// What deserves a look in a container that starts.
 pub(super) fn of_container(
@@ -275,20 +261,9 @@ pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
     // Otherwise they are taken as there.
     let secrets = secrets.filter(|_| pod.inputs.assumptions.missing.is_none());
     let secrets = secrets.map(|text| ("imagePullSecrets".to_owned(), text));
-    let annotations = pod.pod.metadata.annotations.iter().flatten();
-    let annotations = annotations.filter_map(|(key, value)| {
-        let problem = match key.as_str() {
-            subpaths::ANNOTATION if !matches!(value.as_str(), "true" | "false") => {
-                "neither \"true\" nor \"false\", so it is ignored".to_owned()
-            }
-            key if key.starts_with("larder.dev/") && !ANNOTATIONS.contains(&key) => {
-                let hint = did_you_mean(key, ANNOTATIONS);
-                with_hint("larder knows no such annotation".to_owned(), &hint)
-            }
-            _ => return None,
-        };
-        Some((format!("annotation {key}"), problem))
-    });
+    let annotations = pod.pod.metadata.annotations.iter();
+    let annotations = annotations.flat_map(annotations::misspelled);
+    let annotations = annotations.map(|found| (format!("annotation {}", found.key), found.problem));
     secrets.chain(annotations).collect()
 }
 

@@ -40,6 +40,7 @@ mod recipes;
 mod refs;
 mod render;
 mod run;
+mod run_check;
 mod service;
 mod shell;
 mod sidecar;

@@ -51,7 +51,8 @@ impl Machine {
             mount -t tmpfs none /run; mount -t tmpfs none /var/log; mkdir /var/log/nginx
             mount -t tmpfs none /usr/local/sbin; install -m 755 '{here}/systemctl' /usr/local/sbin
             {etc}rm -f /etc/nginx/sites-enabled/*; mkdir -p /etc/larder/manifests /etc/systemd/system
-            cp '{NGINX_UNIT}' '{PACKAGING}/larder.service' /etc/systemd/system
+            cp '{NGINX_UNIT}' /etc/systemd/system
+            sed 's|/usr/bin/larder|{larder}|g' '{PACKAGING}/larder.service' > /etc/systemd/system/larder.service
             cp '{PACKAGING}/agent.yaml' /etc/larder
             eval \"$(sed -n 's/^ExecStart=//p' '{NGINX_UNIT}')\"
             '{larder}' run --config /etc/larder/agent.yaml > /dev/null 2> '{here}/log' & echo $! > /run/larder.pid

@@ -1,0 +1,103 @@
+//! `larder run --check`: what is wrong is said beforehand, and nothing is started.
+
+use crate::Desk;
+
+const POD: &str = "apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  annotations:
+    larder.dev/on-change: |
+      # reload
+
+        - {signal: HUP, volumes: [config]}
+    on-change.larder.dev/web: http:8080/-/reload
+    larder.dev/subpath-updates: \"true\"
+spec:
+  containers: [{name: web, image: i, volumeMounts: [{name: config, mountPath: /c}]}]
+  volumes: [{name: config, configMap: {name: app}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: app}
+data: {a: '1'}
+";
+
+#[test]
+fn what_is_right_is_exit_code_0() {
+    let desk = Desk::with([
+        ("agent.yaml", "manifests: .\nnodeName: n1\nrootDir: root\n"),
+        ("app.yml", POD),
+    ]);
+    // The configuration is no manifest, but in their directory.
+    std::fs::create_dir(desk.path().join("m")).unwrap();
+    std::fs::rename(desk.path().join("app.yml"), desk.path().join("m/app.yaml")).unwrap();
+    for args in [
+        "run --check --manifests m --root-dir root",
+        "run --check --manifests m --config agent.yaml",
+    ] {
+        let run = desk.run(args);
+        assert_eq!(
+            (run.code, &*run.stderr, &*run.stdout),
+            (0, "larder: no problem found\n", "")
+        );
+    }
+    assert!(!desk.path().join("root").exists(), "nothing is started");
+}
+
+#[test]
+fn everything_that_is_wrong_is_named() {
+    let config = "nodeName: n1\nonChange:\n- pods: [a/b]\n  signla: HUP\n";
+    let wrong = POD
+        .replace("larder.dev/on-change:", "larder.dev/on-chnage:")
+        .replace("on-change.larder.dev/web:", "on-chnage.larder.dev/web:")
+        .replace(
+            "larder.dev/subpath-updates: \"true\"",
+            "larder.dev/subpath-update: \"true\"",
+        )
+        .replace("data:", "dta:");
+    let others = "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: worker
+  annotations:
+    larder.dev/on-change: '[{signal: HUP, container: wroker}, {signal: HUP, name: b}]'
+    on-change.larder.dev/worker: signal:HPU
+    larder.dev/subpath-updates: 'yes'
+spec: {containers: [{name: worker, image: i}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: rejected}
+spec: {containers: []}
+";
+    let desk = Desk::with([("agent.yaml", config)]);
+    std::fs::create_dir(desk.path().join("m")).unwrap();
+    desk.replace("m/a.yaml", &wrong);
+    desk.replace("m/b.yaml", others);
+    let run = desk.run("run --check --manifests m --config agent.yaml --root-dir root");
+    assert_eq!(run.code, 1);
+    for problem in [
+        "agent.yaml: line 4: onChange[0]: unknown field \"signla\"",
+        "unknown field \"dta\"",
+        "annotation larder.dev/on-chnage: larder knows no such annotation; did you mean \"larder.dev/on-change\"?",
+        "annotation on-chnage.larder.dev/web: larder knows no such annotation; did you mean \"on-change.larder.dev/web\"?",
+        "annotation larder.dev/subpath-update: larder knows no such annotation; did you mean \"larder.dev/subpath-updates\"?",
+        "annotation larder.dev/subpath-updates: neither \"true\" nor \"false\"",
+        "annotation larder.dev/on-change: [0].container: no container \"wroker\"",
+        "annotation on-change.larder.dev/worker: expected one of SIGHUP",
+        "spec.containers",
+    ] {
+        let lines = run.stderr.lines().filter(|line| line.contains(problem));
+        assert_eq!(lines.count(), 1, "{problem}: {}", run.stderr);
+    }
+    assert!(!desk.path().join("root").exists(), "nothing is started");
+}
+
+#[test]
+fn directory_that_cannot_be_read_is_a_problem() {
+    let run = Desk::with([]).run("run --check --manifests none --root-dir root");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stderr.contains("none"), "{run:?}");
+}
