@@ -7,8 +7,8 @@
 //! Invariants:
 //! 1. An error affects only its own document; it is in [`Manifests::errors`] with file, document, line and field.
 //! 2. No error quotes a value of a Secret.
-//! 3. Of two documents with the same kind, namespace and name, the first counts. This includes the pods of two
-//!    workloads with the same name: a pod is identified by its name, so only one can exist, and the error says so.
+//! 3. Of two documents with the same kind, namespace and name, the first counts. This includes the pods of two workloads
+//!    with the same name, because here they have it too, unless [`Loader::by_workload`] tells them apart.
 //!
 //! # Examples
 //!
@@ -42,6 +42,7 @@ mod files;
 mod generated;
 mod json;
 mod kind;
+mod makers;
 mod normalize;
 mod raw;
 mod read;
@@ -49,7 +50,7 @@ pub(crate) mod typed;
 mod unknown;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
 };
@@ -65,6 +66,7 @@ pub use self::{
     error::{ManifestError, Problem, Subject},
     files::{LEAVES, MAX_MANIFEST_BYTES, has_manifest_extension, is_manifest_name, read_manifest},
     generated::generated_name,
+    makers::{MadeObject, Maker, Recipe},
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,
 };
@@ -78,6 +80,8 @@ use crate::{ConfigMap, ObjectKey, Secret};
 pub struct Manifests {
     /// The objects, in the order of the files.
     pub documents: Vec<Document>,
+    /// Objects without values in the documents: controllers make them, or they are encrypted.
+    pub made: Vec<MadeObject>,
     /// The rejected parts, in the same order.
     pub errors: Vec<ManifestError>,
     /// Fields that do not exist, mostly misspelt: [`Problem::UnknownField`], which are not looked for outside the pod
@@ -88,6 +92,8 @@ pub struct Manifests {
     pub files: usize,
     /// Number of documents that were YAML or JSON. A list is one, also an empty one.
     pub documents_read: usize,
+    /// The PersistentVolumeClaims, of which only the names count.
+    pub claims: BTreeSet<ObjectKey>,
     /// Number of objects of kinds that larder has no use for, by kind and group
     /// (`ClusterRole.rbac.authorization.k8s.io`).
     pub skipped: BTreeMap<String, usize>,
@@ -97,6 +103,7 @@ impl Manifests {
     /// Whether no input could be read at all.
     pub fn nothing_read(&self) -> bool {
         self.documents.is_empty()
+            && self.made.is_empty()
             && self.skipped.is_empty()
             && !self.errors.is_empty()
             && self.errors.iter().all(ManifestError::is_unreadable)
@@ -184,6 +191,8 @@ pub struct Loader {
     uids: bool,
     /// Whether subdirectories are read.
     recursive: bool,
+    /// Whether a pod is the kind and name of its workload.
+    by_workload: bool,
     /// Most objects that are kept.
     most: usize,
     manifests: Manifests,
@@ -202,6 +211,7 @@ impl Loader {
             namespace: namespace.into(),
             uids: true,
             recursive: false,
+            by_workload: false,
             most: usize::MAX,
             manifests: Manifests::default(),
             seen: HashMap::new(),
@@ -223,6 +233,14 @@ impl Loader {
     #[must_use]
     pub fn recursive(mut self, recursive: bool) -> Self {
         self.recursive = recursive;
+        self
+    }
+
+    /// Takes the pods of two workloads of different kinds for two, even if they have one name. In a cluster, each has a name
+    /// of its own.
+    #[must_use]
+    pub fn by_workload(mut self) -> Self {
+        self.by_workload = true;
         self
     }
 

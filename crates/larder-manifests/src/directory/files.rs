@@ -13,7 +13,9 @@ use std::{
 use larder_files::{beneath, ownership::Ownership, stamp::Stamp, sys};
 use larder_objects::{
     chain,
-    manifest::{Document, LEAVES, Loader, ManifestError, Manifests, Problem, is_manifest_name},
+    manifest::{
+        Document, LEAVES, Loader, MadeObject, ManifestError, Manifests, Problem, is_manifest_name,
+    },
 };
 use rustix::io::Errno;
 
@@ -52,7 +54,10 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn new(path: PathBuf, manifests: Manifests) -> Self {
+    pub(super) fn new(path: PathBuf, mut manifests: Manifests) -> Self {
+        // Nobody gets ciphertext in place of a value.
+        let encrypted = manifests.made.iter().filter_map(MadeObject::encrypted);
+        manifests.errors.extend(encrypted);
         let (unknown_fields, warnings): (Vec<_>, Vec<_>) =
             manifests.warnings.iter().partition(|warning| {
                 matches!(

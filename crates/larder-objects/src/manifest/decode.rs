@@ -5,14 +5,14 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    Document, Manifest, Origin, Problem, RawObject, SetFields, controllers,
+    Document, MadeObject, Manifest, Origin, Problem, RawObject, SetFields, controllers,
     kind::ObjectKind,
-    normalize,
+    makers, normalize,
     typed::{decode, wrong_type},
     unknown::{UnknownField, unknown_keys},
 };
 use crate::{
-    defaults,
+    Kind, ObjectKey, defaults,
     validation::{self, FieldErrors},
 };
 
@@ -28,6 +28,8 @@ const SECRET_FIELDS: [&str; 4] = ["data", "immutable", "stringData", "type"];
 pub(super) enum Recognized {
     /// One that larder uses, and why the API server rejects it all the same.
     Object(Box<Document>, FieldErrors),
+    /// Objects that are made of it, and whose values it does not have.
+    Makes(Vec<MadeObject>),
     /// An object of a kind that larder does not use, such as `ClusterRole.rbac.authorization.k8s.io`.
     Skipped(String),
 }
@@ -69,6 +71,11 @@ pub(super) fn recognize(
         }
         ObjectKind::Other | ObjectKind::List => {
             let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+            let key = object_key(&object, completion.namespace);
+            if let Some(made) = makers::made_of(&object, group, kind_name, &key, completion.origin)
+            {
+                return Ok(Recognized::Makes(made));
+            }
             let dot = if group.is_empty() { "" } else { "." };
             return Ok(Recognized::Skipped(format!("{kind_name}{dot}{group}")));
         }
@@ -88,7 +95,27 @@ pub(super) fn recognize(
         }
         Some(other) => return Err(wrong_type("metadata", "a mapping", other)),
     }
+    let encrypted = match kind {
+        ObjectKind::ConfigMap => Some(Kind::ConfigMap),
+        ObjectKind::Secret => Some(Kind::Secret),
+        _ => None,
+    };
+    let key = object_key(&object, completion.namespace);
+    let encrypted =
+        encrypted.and_then(|kind| makers::encrypted(&object, kind, &key, completion.origin));
+    if let Some(encrypted) = encrypted {
+        return Ok(Recognized::Makes(vec![encrypted]));
+    }
     typed(object.into_value(), kind, completion, unknown)
+}
+
+/// The namespace and name of an object; `namespace` if it names none.
+fn object_key(object: &RawObject, namespace: &str) -> ObjectKey {
+    let mut key = object.key();
+    if key.namespace.is_empty() {
+        key.namespace = namespace.into();
+    }
+    key
 }
 
 fn top_level_text<'a>(

@@ -136,6 +136,8 @@ pub enum Problem {
     Invalid(FieldErrors),
     /// The API server would reject the workload. A warning: larder uses its pod template all the same.
     Rejected(FieldError),
+    /// Its values are encrypted, so there is nothing to deliver.
+    Encrypted,
     /// The object is there already.
     Duplicate {
         /// The place where it was seen first.
@@ -169,6 +171,7 @@ impl Problem {
             Self::Syntax(_)
             | Self::NotAnObject
             | Self::TooMany { .. }
+            | Self::Encrypted
             | Self::Duplicate { .. }
             | Self::SamePod { .. }
             | Self::Internal => FieldPath::root(),
@@ -215,6 +218,7 @@ impl fmt::Display for Problem {
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),
             Self::Invalid(errors) => write!(f, "{errors}"),
             Self::Rejected(error) => write!(f, "{error}; the API server rejects it"),
+            Self::Encrypted => f.write_str("encrypted by sops; decrypt it first: sops -d"),
             Self::Duplicate { first } => write!(f, "already defined in {first}"),
             Self::Internal => f.write_str("internal error in the decoder, please report it"),
             Self::SamePod { pod, other, first } => write!(

@@ -23,7 +23,7 @@ use super::{
     unknown::UnknownField,
 };
 use crate::{
-    FieldPath, PathSegment,
+    FieldPath, ObjectKey, PathSegment,
     yaml::{self, Chunk, Limits, Node},
 };
 
@@ -328,7 +328,7 @@ impl Loader {
     }
 
     fn object(&mut self, source: &Source<'_>, place: &FieldPath, object: RawObject) {
-        if self.manifests.documents.len() >= self.most {
+        if self.manifests.documents.len() + self.manifests.made.len() >= self.most {
             let problem = Problem::TooMany { most: self.most };
             let error = || source.error(place, Subject::default(), problem);
             return self.errors.push(error);
@@ -368,7 +368,18 @@ impl Loader {
                 rejected.map(Problem::Rejected).for_each(warn);
                 self.keep(*document)
             }
+            Ok(Recognized::Makes(made)) => {
+                self.manifests.made.extend(made);
+                Ok(())
+            }
             Ok(Recognized::Skipped(kind)) => {
+                if kind == "PersistentVolumeClaim" {
+                    let namespace = subject.namespace.clone().unwrap_or_default();
+                    let name = subject.name.clone().unwrap_or_default();
+                    self.manifests
+                        .claims
+                        .insert(ObjectKey::new(namespace, name));
+                }
                 *self.manifests.skipped.entry(kind).or_default() += 1;
                 Ok(())
             }
@@ -381,7 +392,10 @@ impl Loader {
 
     /// Adds an object, unless another one of that name is there.
     fn keep(&mut self, document: Document) -> Result<(), Problem> {
-        let kind = document.object.text("/kind").to_owned();
+        let own = document.object.text("/kind");
+        let workload = document.workload.as_deref().filter(|_| self.by_workload);
+        let workload = workload.and_then(|workload| workload.split_once(' '));
+        let kind = workload.map_or(own, |(kind, _)| kind).to_owned();
         let pod = document.object.key();
         let next = self.manifests.documents.len();
         let first = *self.seen.entry((kind.clone(), pod.clone())).or_insert(next);
