@@ -469,7 +469,7 @@ pub(crate) struct RenderArgs {
     #[arg(long)]
     pub(crate) assume_cluster: bool,
 
-    /// Take objects and keys that are not among the manifests as there, with unknown values
+    /// Take objects that are not among the manifests as there, with unknown keys and values
     #[arg(long)]
     pub(crate) assume_missing: bool,
 
@@ -673,7 +673,7 @@ pub(crate) struct ExecArgs {
     #[arg(short, long, value_name = "CONTAINER")]
     pub(crate) container: Option<String>,
 
-    /// Take objects and keys that are not among the manifests as there, with empty values
+    /// Take objects that are not among the manifests as there, with empty values
     #[arg(long, requires = "filenames")]
     pub(crate) assume_missing: bool,
 

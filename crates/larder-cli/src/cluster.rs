@@ -15,7 +15,7 @@
 mod facts;
 mod reader;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -58,6 +58,7 @@ pub(crate) fn sides(
             from.text(&name, &without_server_fields(&pod)?);
         }
         let mut from = from.finish();
+        take_workloads(&mut from, &to);
         for document in &mut to.documents {
             if let Manifest::Pod(pod) = &mut document.manifest {
                 pod.status = None;
@@ -117,6 +118,20 @@ pub(crate) fn complete(
         manifests.errors.extend(objects.errors);
         Ok(manifests)
     })
+}
+
+/// Names the workloads of pods that stand for them: the embedded API server has no workloads.
+fn take_workloads(from: &mut Manifests, to: &Manifests) {
+    let named = to.documents.iter();
+    let named = named.filter_map(|other| Some((other.object.key(), other.workload.as_ref()?)));
+    let named: HashMap<_, _> = named.collect();
+    for document in &mut from.documents {
+        let is_own = matches!(document.manifest, Manifest::Pod(_)) && document.workload.is_none();
+        let workload = named.get(&document.object.key()).filter(|_| is_own);
+        document.workload = workload
+            .map(|name| (*name).clone())
+            .or(document.workload.take());
+    }
 }
 
 async fn objects(

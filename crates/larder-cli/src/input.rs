@@ -24,6 +24,7 @@ use crate::{
 /// No manifest could be read at all.
 pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Failure> {
     let loader = Loader::new(namespace).recursive(args.recursive);
+    let loader = loader.by_workload();
     let manifests = load(loader, &args.filenames);
     // A misspelled field often causes the error of the field that is then missing.
     for warning in &manifests.warnings {

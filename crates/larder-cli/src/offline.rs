@@ -13,11 +13,12 @@ use crate::args::PodName;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
-    manifest::{Manifest, ManifestError, Manifests, most_similar},
+    manifest::{MadeObject, Maker, Manifest, ManifestError, Manifests, most_similar},
+    stable_pod_uid,
 };
 use larder_projection::{
-    Assumptions, Inputs, Keyed, Needs, NodeFacts, ObjectPart, ServiceFacts, TrustBundle,
-    TrustBundles, Unavailable, pod_volumes,
+    Assumptions, Existence, Inputs, Keyed, Needs, NodeFacts, ServiceFacts, TrustBundle,
+    TrustBundles, Unavailable, UnknownKeys, UnknownObject, pod_volumes,
 };
 
 /// Content of every service account token.
@@ -44,6 +45,15 @@ pub(crate) enum ClusterObjects {
     Assumed,
 }
 
+/// What a reference to an object means that the documents lack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outside<'o> {
+    /// It is there, with keys that nobody knows.
+    Assumed,
+    /// Nobody knows whether it is there, unless `other` has it: then the documents are what makes it.
+    Perhaps { other: &'o Offline },
+}
+
 /// The objects of some manifests, ready for projections.
 #[derive(Debug, Default)]
 pub(crate) struct Offline {
@@ -58,6 +68,17 @@ pub(crate) struct Offline {
     rejected: HashMap<(String, String), String>,
     /// Stands in for `kube-root-ca.crt`, if assumed.
     root_ca: Option<Arc<ConfigMap>>,
+    /// Objects without values in the documents, with what makes them.
+    made: HashMap<(Kind, ObjectKey), MadeObject>,
+    /// Objects that the other side makes and this one does not, with what makes them there.
+    no_longer_made: HashMap<(Kind, ObjectKey), Maker>,
+    /// Whether each service account of the documents has its token mounted, as far as it says so.
+    accounts: HashMap<ObjectKey, Option<bool>>,
+    claims: BTreeSet<ObjectKey>,
+    /// Namespaces and names of all Services of the documents.
+    listed_services: Arc<BTreeSet<(String, String)>>,
+    /// Whether objects that the documents lack are taken as unknown, not as missing.
+    pub(crate) takes_outside: bool,
 }
 
 /// A pod, its place in the manifests, and what its projections read.
@@ -66,6 +87,8 @@ pub(crate) struct OfflinePod {
     pub(crate) pod: Pod,
     /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
+    /// The kind of the workload whose pod it is; `Pod` for one of its own.
+    pub(crate) workload_kind: String,
     pub(crate) inputs: Inputs,
 }
 
@@ -80,12 +103,14 @@ impl Offline {
     /// A pod without a node has none.
     pub(crate) fn of_cluster(manifests: Manifests, not_read: &HashSet<(Kind, ObjectKey)>) -> Self {
         let mut offline = Self::of(manifests, ClusterObjects::FromManifests);
+        let unseen = |kind, key: &ObjectKey| {
+            let is_read = !not_read.contains(&(kind, key.clone()));
+            (!is_read).then(|| UnknownObject::unseen(Existence::Unsure))
+        };
         for OfflinePod { pod, inputs, .. } in &mut offline.pods {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
-            let own = not_read.iter();
-            let own = own.filter(|(_, key)| key.namespace == namespace);
-            let own = own.map(|(kind, key)| (*kind, key.name.to_string()));
-            inputs.assumptions.not_read = own.collect();
+            take_missing(&mut inputs.config_maps, namespace, &unseen);
+            take_missing(&mut inputs.secrets, namespace, &unseen);
             inputs.trust_bundles = TrustBundles::Partial(Arc::clone(&offline.trust_bundles));
         }
         offline
@@ -98,6 +123,12 @@ impl Offline {
             ..Self::default()
         };
         let (mut pods, mut services, mut trust_bundles) = (Vec::new(), Vec::new(), Vec::new());
+        let mut listed_services = BTreeSet::new();
+        for made in manifests.made {
+            let key = (made.kind, made.key.clone());
+            offline.made.entry(key).or_insert(made);
+        }
+        offline.claims = manifests.claims;
         for document in manifests.documents {
             let key = document.object.key();
             match document.manifest {
@@ -109,12 +140,18 @@ impl Offline {
                     if set_fields.contains_key(COMPLETION_INDEX) {
                         add_completion_index(&mut pod);
                     }
+                    if is_uid_made_up(&pod) {
+                        set_fields.extend(not_before_it_exists());
+                    }
                     if cluster == ClusterObjects::Assumed {
                         set_service_account(&mut pod);
                     }
-                    let workload = document.workload.map(|name| format!("{name}, "));
-                    let source = format!("{}{}", workload.unwrap_or_default(), document.origin);
-                    pods.push((*pod, source, set_fields));
+                    let workload = document.workload.unwrap_or_default();
+                    let (kind, _) = workload.split_once(' ').unwrap_or(("Pod", ""));
+                    let kind = kind.to_owned();
+                    let comma = if workload.is_empty() { "" } else { ", " };
+                    let source = format!("{workload}{comma}{}", document.origin);
+                    pods.push((*pod, source, kind, set_fields));
                 }
                 Manifest::ConfigMap(map) => {
                     offline.config_maps.insert(key, Arc::new(map));
@@ -122,26 +159,37 @@ impl Offline {
                 Manifest::Secret(secret) => {
                     offline.secrets.insert(key, Arc::new(secret));
                 }
-                Manifest::Service(service) => services.extend(ServiceFacts::of_manifest(&service)),
+                Manifest::Service(service) => {
+                    listed_services.insert((key.namespace.to_string(), key.name.to_string()));
+                    services.extend(ServiceFacts::of_manifest(&service));
+                }
                 Manifest::Node(node) => {
                     let facts = Arc::new(NodeFacts::new(&node));
                     offline.nodes.insert(key.name.into(), facts);
                 }
                 Manifest::ClusterTrustBundle(bundle) => trust_bundles.push((*bundle).into()),
-                Manifest::Namespace(_) | Manifest::ServiceAccount(_) => {}
+                Manifest::ServiceAccount(account) => {
+                    let mounts = account.automount_service_account_token;
+                    offline.accounts.insert(key, mounts);
+                }
+                Manifest::Namespace(_) => {}
             }
         }
         offline.services = services.into();
+        offline.listed_services = Arc::new(listed_services);
         offline.trust_bundles = trust_bundles.into();
-        let pods = pods.into_iter().map(|(pod, source, set_fields)| {
-            let mut inputs = offline.inputs(&pod);
-            inputs.assumptions.fields = set_fields;
-            OfflinePod {
-                pod,
-                source,
-                inputs,
-            }
-        });
+        let pods = pods
+            .into_iter()
+            .map(|(pod, source, workload_kind, set_fields)| {
+                let mut inputs = offline.inputs(&pod);
+                inputs.assumptions.fields = set_fields;
+                OfflinePod {
+                    pod,
+                    source,
+                    workload_kind,
+                    inputs,
+                }
+            });
         let pods = pods.collect();
         Self { pods, ..offline }
     }
@@ -151,6 +199,10 @@ impl Offline {
         let keys = self.objects().filter(|(of, _)| *of == kind);
         let keys = keys.map(|(_, key)| (&*key.namespace, &*key.name));
         let keys = keys.collect();
+        let key = (kind, ObjectKey::new(namespace, name));
+        if let Some(maker) = self.no_longer_made.get(&key) {
+            return format!("no longer made by {}", maker_words(maker));
+        }
         let elsewhere = |namespaces: &[&str]| {
             let namespaces = namespaces.join(", ");
             format!("exists only in namespace {namespaces}; pods can't cross namespaces")
@@ -203,9 +255,9 @@ impl Offline {
         anyhow::bail!(with_hint(problem, &advice))
     }
 
-    /// Whether the manifests have this Secret.
+    /// Whether the manifests have this Secret, or what makes it.
     pub(crate) fn has_secret(&self, namespace: &str, name: &str) -> bool {
-        self.secrets.contains_key(&ObjectKey::new(namespace, name))
+        self.has_object(Kind::Secret, &ObjectKey::new(namespace, name))
     }
 
     /// Whether the object is a placeholder, because no manifest has it.
@@ -224,8 +276,42 @@ impl Offline {
         maps.chain(secrets.map(|key| (Kind::Secret, key)))
     }
 
+    /// The objects that have no values in the manifests.
+    pub(crate) fn made(&self) -> impl Iterator<Item = &MadeObject> {
+        self.made.values()
+    }
+
+    /// What makes an object.
+    pub(crate) fn maker(&self, kind: Kind, key: &ObjectKey) -> Option<&MadeObject> {
+        self.made.get(&(kind, key.clone()))
+    }
+
+    /// Whether the manifests have the service account; every namespace has `default`.
+    pub(crate) fn has_account(&self, namespace: &str, name: &str) -> bool {
+        let key = ObjectKey::new(namespace, name);
+        name == "default" || self.accounts.contains_key(&key)
+    }
+
+    /// Whether pods of the service account get its token, as far as the account says so.
+    pub(crate) fn mounts_token(&self, namespace: &str, account: &str) -> Option<bool> {
+        let key = ObjectKey::new(namespace, account);
+        self.accounts.get(&key).copied().flatten()
+    }
+
+    /// Whether the manifests have the PersistentVolumeClaim.
+    pub(crate) fn has_claim(&self, namespace: &str, name: &str) -> bool {
+        self.claims.contains(&ObjectKey::new(namespace, name))
+    }
+
     /// Whether `other` has the same content for this object, or both have none.
     pub(crate) fn has_same_object(&self, other: &Self, kind: Kind, key: &ObjectKey) -> bool {
+        let made = |side: &Self| {
+            let made = side.maker(kind, key);
+            made.map(|made| (made.recipe.clone(), made.keys.clone()))
+        };
+        if made(self) != made(other) {
+            return false;
+        }
         match kind {
             Kind::ConfigMap => {
                 let one = self.config_maps.get(key);
@@ -256,19 +342,47 @@ impl Offline {
         }
     }
 
-    /// The same, and objects and keys that pods lack; except those that `other` has.
-    pub(crate) fn assume_missing(&mut self, other: Option<&Self>) {
+    /// The same; and says what objects are that the documents lack, or that have no data: a controller may fill them.
+    pub(crate) fn take_outside(&mut self, outside: Outside<'_>) {
+        self.assume_written();
+        self.takes_outside = true;
+        if let Outside::Perhaps { other } = outside {
+            let made = other.made.iter();
+            let gone = made.filter(|((kind, key), _)| !self.has_object(*kind, key));
+            let gone = gone.map(|(key, made)| (key.clone(), made.maker.clone()));
+            self.no_longer_made = gone.collect();
+        }
+        let unseen = |kind, key: &ObjectKey| match outside {
+            Outside::Assumed => Some(UnknownObject::unseen(Existence::Certain)),
+            Outside::Perhaps { other } if other.has_object(kind, key) => None,
+            Outside::Perhaps { .. } => Some(UnknownObject::unseen(Existence::Unsure)),
+        };
         for OfflinePod { pod, inputs, .. } in &mut self.pods {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
-            let mut known = BTreeSet::new();
-            if let Some(other) = other {
-                let (maps, secrets) = (&inputs.config_maps, &inputs.secrets);
-                known_elsewhere(&mut known, namespace, maps, &other.config_maps);
-                known_elsewhere(&mut known, namespace, secrets, &other.secrets);
+            take_missing(&mut inputs.config_maps, namespace, &unseen);
+            take_missing(&mut inputs.secrets, namespace, &unseen);
+            if let Outside::Perhaps { other } = outside {
+                let bundles = other.trust_bundles.iter();
+                let names = bundles.flat_map(|one| [one.name.clone(), one.signer_name.clone()]);
+                inputs.assumptions.missing_bundles.extend(names);
             }
-            inputs.assumptions.missing = Some(known);
-            inputs.assumptions.written_later = true;
+            let is_empty = |map: &ConfigMap| map.data.is_empty() && map.binary_data.is_empty();
+            take_empty(&mut inputs.config_maps, |map| {
+                is_empty(map) && !map.immutable
+            });
+            take_empty(&mut inputs.secrets, |secret| {
+                secret.data.is_empty() && !secret.immutable
+            });
         }
+    }
+
+    /// Whether the manifests have the object, or what makes it.
+    fn has_object(&self, kind: Kind, key: &ObjectKey) -> bool {
+        let is_there = match kind {
+            Kind::ConfigMap => self.config_maps.contains_key(key),
+            Kind::Secret => self.secrets.contains_key(key),
+        };
+        is_there || self.maker(kind, key).is_some()
     }
 
     /// Everything that the projections of `pod` read; see [`needs`].
@@ -284,6 +398,7 @@ impl Offline {
             trust_bundles: TrustBundles::Synced(Arc::clone(&self.trust_bundles)),
             assumptions: Assumptions {
                 facts: true,
+                other_services: Some(Arc::clone(&self.listed_services)),
                 ..Assumptions::default()
             },
             ..Inputs::default()
@@ -291,12 +406,13 @@ impl Offline {
         for name in needs.config_maps {
             let found = self.config_maps.get(&key(name));
             let assumed = self.root_ca.as_ref().filter(|_| name == ROOT_CA);
-            let found = found.or(assumed).cloned().ok_or(Unavailable::NotFound);
+            let found = found.or(assumed).cloned();
+            let found = found.ok_or_else(|| self.made_or_missing(Kind::ConfigMap, &key(name)));
             inputs.config_maps.insert(name.to_owned(), found);
         }
         for name in needs.secrets {
             let found = self.secrets.get(&key(name)).cloned();
-            let found = found.ok_or(Unavailable::NotFound);
+            let found = found.ok_or_else(|| self.made_or_missing(Kind::Secret, &key(name)));
             inputs.secrets.insert(name.to_owned(), found);
         }
         for request in needs.tokens {
@@ -313,6 +429,85 @@ impl Offline {
         }
         inputs
     }
+
+    /// What is known of an object that the documents lack.
+    fn made_or_missing(&self, kind: Kind, key: &ObjectKey) -> Unavailable {
+        let Some(made) = self.maker(kind, key) else {
+            return Unavailable::NotFound;
+        };
+        Unavailable::Unknown(Arc::new(UnknownObject {
+            existence: Existence::Certain,
+            recipe: made.recipe.clone(),
+            keys: match &made.keys {
+                Some(keys) => UnknownKeys::Exactly(keys.clone()),
+                None => UnknownKeys::Any,
+            },
+        }))
+    }
+
+    /// Takes the pods as those that run here: they have the UIDs that they got, and nothing else sets their annotations.
+    /// Objects without values in the documents cannot be had.
+    pub(crate) fn run_here(&mut self) {
+        for OfflinePod { pod, inputs, .. } in &mut self.pods {
+            let fields = &mut inputs.assumptions.fields;
+            fields.retain(|field, _| !not_before_it_exists().iter().any(|(own, _)| own == field));
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+            refuse_made(&mut inputs.config_maps, namespace, &self.made);
+            refuse_made(&mut inputs.secrets, namespace, &self.made);
+        }
+    }
+}
+
+/// What makes an object, in words.
+pub(crate) fn maker_words(maker: &Maker) -> &str {
+    match maker {
+        Maker::Controller(document) => document,
+        Maker::Sops => "sops",
+    }
+}
+
+/// Makes objects without values in the documents unavailable.
+fn refuse_made<K: Keyed>(
+    objects: &mut Objects<K>,
+    namespace: &str,
+    made: &HashMap<(Kind, ObjectKey), MadeObject>,
+) {
+    for (name, found) in objects {
+        let key = (K::KIND, ObjectKey::new(namespace, name.as_str()));
+        let (Err(Unavailable::Unknown(_)), Some(made)) = (&found, made.get(&key)) else {
+            continue;
+        };
+        let kind = K::KIND.singular();
+        *found = Err(Unavailable::failed(match &made.maker {
+            Maker::Sops => {
+                format!(
+                    "{kind} {name:?} is encrypted by sops; decrypt it first: sops -d {}",
+                    made.origin.file
+                )
+            }
+            Maker::Controller(document) => format!(
+                "{kind} {name:?} is made in a cluster, by {document}; --assume-missing leaves its values empty"
+            ),
+        }));
+    }
+}
+
+/// Whether no API server has given the pod its UID, so it does not exist yet.
+fn is_uid_made_up(pod: &Pod) -> bool {
+    let metadata = &pod.metadata;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let made_up = stable_pod_uid(&text(&metadata.namespace), &text(&metadata.name));
+    metadata.uid.as_deref().is_none_or(|uid| uid == made_up)
+}
+
+/// The fields that a pod has only when it exists: the API server sets its UID, the agent of its node the annotations.
+fn not_before_it_exists() -> [(String, Option<String>); 3] {
+    let annotation = |name: &str| format!("metadata.annotations['kubernetes.io/config.{name}']");
+    [
+        ("metadata.uid".to_owned(), None),
+        (annotation("seen"), None),
+        (annotation("source"), Some("api".to_owned())),
+    ]
 }
 
 /// What the projections of `pod` read, including volumes that no container mounts.
@@ -363,24 +558,39 @@ fn rejected(error: &ManifestError) -> Option<((String, String), String)> {
     Some((key, format!("{} line {}", origin.file, origin.line)))
 }
 
-/// The objects and keys that `theirs` has, and that `ours` lacks.
-fn known_elsewhere<K: Keyed>(
-    known: &mut BTreeSet<ObjectPart>,
+type Objects<K> = BTreeMap<String, Result<Arc<K>, Unavailable>>;
+
+/// Takes objects that do not exist as what `unseen` says.
+fn take_missing<K: Keyed>(
+    objects: &mut Objects<K>,
     namespace: &str,
-    ours: &BTreeMap<String, Result<Arc<K>, Unavailable>>,
-    theirs: &HashMap<ObjectKey, Arc<K>>,
+    unseen: &impl Fn(Kind, &ObjectKey) -> Option<UnknownObject>,
 ) {
-    for (name, found) in ours {
-        let Some(object) = theirs.get(&ObjectKey::new(namespace, name.as_str())) else {
-            continue;
-        };
-        let is_ours = |key: &str| found.as_ref().is_ok_and(|found| found.file(key).is_some());
-        let keys = object.files().filter(|(key, _)| !is_ours(key));
-        known.extend(keys.map(|(key, _)| (K::KIND, name.clone(), Some(key.to_owned()))));
-        if found.is_err() {
-            known.insert((K::KIND, name.clone(), None));
+    for (name, found) in objects {
+        let missing = matches!(found, Err(Unavailable::NotFound));
+        let key = || ObjectKey::new(namespace, name.as_str());
+        if let Some(object) = missing.then(|| unseen(K::KIND, &key())).flatten() {
+            *found = Err(Unavailable::Unknown(Arc::new(object)));
         }
     }
+}
+
+/// Takes the keys of objects without data as unknown.
+fn take_empty<K>(objects: &mut Objects<K>, is_empty: impl Fn(&K) -> bool) {
+    for found in objects.values_mut() {
+        if found.as_ref().is_ok_and(|object| is_empty(object)) {
+            let object = UnknownObject::unseen(Existence::Certain);
+            *found = Err(Unavailable::Unknown(Arc::new(object)));
+        }
+    }
+}
+
+/// Takes the objects that a projection lacks as there. For what else it reads.
+pub(crate) fn assume_all(inputs: &mut Inputs) {
+    let unseen = |_, _: &ObjectKey| Some(UnknownObject::unseen(Existence::Certain));
+    take_missing(&mut inputs.config_maps, "", &unseen);
+    take_missing(&mut inputs.secrets, "", &unseen);
+    inputs.assumptions.written_later = true;
 }
 
 /// Adds the variable that a pod of an Indexed Job has (kubernetes v1.36, `addCompletionIndexEnvVariables` in

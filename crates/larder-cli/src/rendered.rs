@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `pod` | a pod with the variables and volumes of its containers |
 //! | `container` | everything that one container sees, by the paths in it |
+//! | `token` | the volume with a token that the API server adds |
 //! | `hints` | what may be wrong where something is missing |
 //! | `warnings` | what is allowed and often a mistake |
 //! | `words` | values, sizes and sources as text |
@@ -13,6 +14,7 @@ mod container;
 mod hints;
 mod json;
 mod pod;
+mod token;
 mod warnings;
 pub(crate) mod words;
 
@@ -22,10 +24,11 @@ use larder_objects::{chain, manifest::Loader};
 use larder_projection::containers;
 
 pub(crate) use self::{
-    container::{ContainerContent, MountedFile, files_below},
+    container::{ContainerContent, MountedFile, PathTerm, Start, files_below},
     hints::keys,
     json::{document, text},
     pod::{RenderedPod, mount_table},
+    token::ShownMount,
 };
 use crate::{
     input,
@@ -46,7 +49,7 @@ const SERVICE_BYTES: usize = 256;
 /// The text is not UTF-8, or no manifest can be read; the reason quotes no value.
 pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(manifests).map_err(|_| "not UTF-8".to_owned())?;
-    let mut loader = Loader::new("default");
+    let mut loader = Loader::new("default").by_workload();
     loader.text("body", text);
     let manifests = loader.finish();
     if !manifests.errors.is_empty() {

@@ -7,7 +7,7 @@ use larder_console as console;
 use larder_objects::SecretBytes;
 use larder_on_change::PodOutline;
 use larder_projection::{
-    ContainerView, Environment, Inputs, Value, VolumeKind, containers, environment, pod_volumes,
+    ContainerView, Environment, Inputs, Unknown, VolumeKind, containers, environment, pod_volumes,
     project,
 };
 
@@ -80,20 +80,28 @@ impl ExecTarget {
     pub(crate) fn note_unknown(&self) {
         // Its errors are those of the start.
         let environment = self.environment().unwrap_or_default();
-        let line = |name: String, value: &Value<'_>| {
-            let sources = value.unknown()?.sources();
-            let sources: Vec<_> = sources.map(ToString::to_string).collect();
-            Some(format!("{name} ({})", sources.join(", ")))
+        let line = |name: &str, value: &Unknown| {
+            let sources: Vec<_> = value.sources().map(ToString::to_string).collect();
+            format!("{name} ({})", sources.join(", "))
         };
-        let variables = environment.iter().chain(environment.opaque());
-        let variables = variables.filter_map(|(name, one)| line(name.to_owned(), &one.value));
+        let variables = environment.iter();
+        let variables = variables.filter_map(|(name, one)| Some(line(name, one.value.unknown()?)));
         let mut unknown: Vec<_> = variables.collect();
+        let opaque = environment.opaque().into_iter();
+        unknown.extend(opaque.map(|(name, objects)| line(&name, &objects)));
         if let Contents::Inputs(inputs) = &self.contents {
             for volume in filled(self.volumes()) {
                 let projection = project(&self.pod, volume, inputs).unwrap_or_default();
-                unknown.extend(projection.payload.iter().filter_map(|(path, file)| {
-                    line(format!("{path} of volume {}", volume.name), &file.data)
-                }));
+                let named = projection.paths().filter_map(|path| {
+                    let term = projection.look_up(path.as_str()).term()?;
+                    Some((path.as_str(), term))
+                });
+                let all = named.chain(projection.opaque().map(|all| ("*", all)));
+                unknown.extend(
+                    all.map(|(path, term)| {
+                        line(&format!("{path} of volume {}", volume.name), &term)
+                    }),
+                );
             }
         }
         if !unknown.is_empty() {

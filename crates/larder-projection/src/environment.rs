@@ -10,16 +10,19 @@
 //!    variable are zeroized.
 //! 3. No name or value contains a NUL byte, which cannot be passed to a process. (The kubelet leaves this to the
 //!    runtime to reject.)
-//! 4. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no
+//! 4. What nobody knows is computed with: a name that is perhaps there has a value of which layers may be missing, and
+//!    what the container needs to start is in [`Environment::needs`] (see `unknown`).
+//! 5. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no
 //!    limit.)
 
 mod error;
+mod perhaps;
 mod variable;
 
 use std::{
     borrow::Cow,
     cell::OnceCell,
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
 };
 
 use indexmap::IndexMap;
@@ -27,18 +30,19 @@ use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, FileKeySelector, Pod};
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes};
 use smallvec::SmallVec;
 
+use self::perhaps::check_depth;
 pub use self::{
     error::{EnvFileUnavailable, EnvironmentError, ExpansionError},
     variable::Variable,
 };
 use crate::{
-    Absent, ContainerView, EnvFileRef, Inputs, Origin, ResourceError, ServiceFacts, Unavailable,
-    Unknown, Value,
+    Absent, AnyKeys, ContainerView, EnvFileRef, Inputs, Origin, Question, ResourceError,
+    ServiceFacts, Unavailable, Unknown, UnknownSource, Value,
     container::{pod_volumes, used_volumes},
     downward::{variable_field, variable_resource},
     env_file::EnvFileReader,
     expand::{Piece, pieces},
-    inputs::Keyed,
+    inputs::{Found, KeyState, Keyed},
     service_links,
 };
 
@@ -52,8 +56,9 @@ pub const MAX_ENVIRONMENT_BYTES: usize = 16 << 20;
 pub struct Environment<'a> {
     variables: Variables<'a>,
     absent: Vec<Absent<'a>>,
-    /// All keys of objects that are not known, as `PREFIX*`.
-    opaque: IndexMap<String, Variable<'a>, foldhash::fast::RandomState>,
+    /// Objects of `envFrom` whose keys nobody knows, in list order.
+    any_keys: Vec<AnyKeys<'a>>,
+    needs: BTreeSet<Question>,
 }
 
 /// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the
@@ -70,6 +75,20 @@ pub fn environment<'a>(
     container: ContainerView<'a>,
     inputs: &'a Inputs,
 ) -> Result<Environment<'a>, EnvironmentError> {
+    let (environment, errors) = partial_environment(pod, container, inputs)?;
+    errors.into_iter().next().map_or(Ok(environment), Err)
+}
+
+/// The variables of `container` without those that have an error, and all errors.
+///
+/// # Errors
+///
+/// Nothing can be computed.
+pub fn partial_environment<'a>(
+    pod: &'a Pod,
+    container: ContainerView<'a>,
+    inputs: &'a Inputs,
+) -> Result<(Environment<'a>, Vec<EnvironmentError>), EnvironmentError> {
     let spec = pod.spec.as_ref();
     let links = spec
         .and_then(|spec| spec.enable_service_links)
@@ -88,23 +107,27 @@ pub fn environment<'a>(
         environment: Environment::default(),
         bytes: 0,
         services: service_variables(services, namespace, links),
+        links,
         volumes: OnceCell::new(),
         env_files: HashMap::new(),
     };
+    let mut errors = Vec::new();
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
-        if let Some(found) = &source.config_map_ref {
-            builder.all_keys::<ConfigMap>(prefix, &found.name, found.optional)?;
+        let added = if let Some(found) = &source.config_map_ref {
+            builder.all_keys::<ConfigMap>(prefix, &found.name, found.optional)
         } else if let Some(found) = &source.secret_ref {
-            builder.all_keys::<Secret>(prefix, &found.name, found.optional)?;
-        }
+            builder.all_keys::<Secret>(prefix, &found.name, found.optional)
+        } else {
+            Ok(())
+        };
+        errors.extend(added.err());
     }
     for variable in container.env {
-        if let Some(value) = builder.variable(variable)? {
-            builder.set(Cow::Borrowed(&variable.name), value)?;
-        }
+        errors.extend(builder.variable(variable).err());
     }
-    Ok(builder.finish())
+    errors.extend(builder.add_services().err());
+    Ok((builder.environment, errors))
 }
 
 /// Whether the pod came from a file or URL of its node.
@@ -147,6 +170,8 @@ struct Builder<'a> {
     /// Length of all names and values in `environment`.
     bytes: usize,
     services: Variables<'a>,
+    /// Whether the container gets variables of all Services of its namespace.
+    links: bool,
     /// Names of the volumes that a container uses; computed for the first variable that needs them.
     volumes: OnceCell<HashSet<&'a str>>,
     /// Each file is read once, whatever the number of its variables.
@@ -154,44 +179,13 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Whether the object of `envFrom` is unknown, which is noted.
-    fn assumes_all<K: Keyed>(&mut self, prefix: &str, name: &'a str) -> bool {
-        let Some(unknown) = self.inputs.assumed::<K>(name, None) else {
-            return false;
-        };
-        let opaque = &mut self.environment.opaque;
-        let before = opaque.get(&format!("{prefix}*"));
-        let unknown = unknown.listed_after(before.and_then(|before| before.value.unknown()));
-        let secret = K::KIND == Kind::Secret || before.is_some_and(|before| before.secret);
-        let variable = Variable {
-            secret,
-            ..of_unknown(unknown, missing::<K>(name, None))
-        };
-        opaque.insert(format!("{prefix}*"), variable);
-        true
-    }
-
-    /// The variable `name` from an object of `envFrom` that is not known.
-    fn opaque_key(&self, name: &str) -> Option<Unknown> {
-        let mut opaque = self.environment.opaque.iter().rev();
-        let key = |prefix: &str| name.strip_prefix(prefix.strip_suffix('*')?);
-        opaque.find_map(|(prefix, variable)| match variable.origin {
-            Origin::Missing { kind, name, .. } => {
-                self.inputs
-                    .assumptions
-                    .object(kind, name, Some(key(prefix)?))
-            }
-            _ => None,
-        })
-    }
-
     fn object<K: Keyed>(
         &mut self,
         name: &'a str,
         optional: Option<bool>,
-    ) -> Result<Option<&'a K>, EnvironmentError> {
+    ) -> Result<Found<'a, K>, EnvironmentError> {
         let object = self.inputs.object::<K>(name, optional)?;
-        if object.is_none() {
+        if matches!(object, Found::Absent) {
             let (kind, key) = (K::KIND, None);
             self.environment.absent.push(Absent { kind, name, key });
         }
@@ -204,6 +198,7 @@ impl<'a> Builder<'a> {
                 name: name.into_owned(),
             });
         }
+        check_depth(&name, &variable)?;
         let room = MAX_ENVIRONMENT_BYTES - self.bytes;
         let bytes = name.len() + variable.value.size();
         let replaced = self.environment.variables.get(&name);
@@ -224,11 +219,10 @@ impl<'a> Builder<'a> {
         name: &'a str,
         optional: Option<bool>,
     ) -> Result<(), EnvironmentError> {
-        if self.assumes_all::<K>(prefix, name) {
-            return Ok(());
-        }
-        let Some(object) = self.object::<K>(name, optional)? else {
-            return Ok(());
+        let object = match self.object::<K>(name, optional)? {
+            Found::Known(object) => object,
+            Found::Absent => return Ok(()),
+            Found::Unknown(part) => return self.unknown_keys::<K>(prefix, name, &part, optional),
         };
         let keys = object.variables();
         // Room for all that is still to come, so that the map grows once.
@@ -246,42 +240,44 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The value that `variable` sets; `None` if it has no effect.
-    fn variable(&mut self, variable: &'a EnvVar) -> Result<Option<Variable<'a>>, EnvironmentError> {
+    /// Sets `variable`.
+    fn variable(&mut self, variable: &'a EnvVar) -> Result<(), EnvironmentError> {
+        let name = Cow::Borrowed(&*variable.name);
         let value = variable.value.as_deref().unwrap_or_default();
         if value.is_empty()
             && let Some(source) = &variable.value_from
         {
-            return self.value_from(source);
+            return match self.value_from(source)? {
+                VariableSource::Nothing => Ok(()),
+                VariableSource::Value(value) => self.set(name, value),
+                VariableSource::Perhaps(question, value) => self.set_perhaps(name, question, value),
+            };
         }
-        let resolved = resolve(
-            value,
-            |name| {
-                let known = self.environment.variables.get(name);
-                known.or_else(|| self.services.get(name))
-            },
-            |name| self.opaque_key(name),
-        );
+        let resolved = resolve(value, |name, whole| self.refer(name, whole));
         let (value, secret) = resolved.map_err(|ExpansionError| EnvironmentError::TooLarge {
             name: variable.name.clone(),
         })?;
-        Ok(Some(Variable {
-            value,
-            origin: Origin::Value,
-            secret,
-        }))
+        let origin = Origin::Value;
+        self.set(
+            name,
+            Variable {
+                value,
+                origin,
+                secret,
+            },
+        )
     }
 
     fn value_from(
         &mut self,
         source: &'a EnvVarSource,
-    ) -> Result<Option<Variable<'a>>, EnvironmentError> {
+    ) -> Result<VariableSource<'a>, EnvironmentError> {
         let node = self.inputs.node.as_deref();
         let (text, origin) = if let Some(field) = &source.field_ref {
             let path = &field.field_path;
             let assumptions = &self.inputs.assumptions;
             if let Some(unknown) = assumptions.field(self.pod, node, path) {
-                return Ok(Some(of_unknown(unknown, Origin::Field(path))));
+                return Ok(of_unknown(unknown, Origin::Field(path)).into());
             }
             let version = field.api_version.as_deref();
             let text = match assumptions.set_field(path) {
@@ -303,7 +299,7 @@ impl<'a> Builder<'a> {
                     let unknown = self.inputs.assumptions.resource(self.pod, field);
                     let unknown = unknown.filter(|_| error == ResourceError::NoNode);
                     let unknown = unknown.ok_or(error)?;
-                    return Ok(Some(of_unknown(unknown, origin)));
+                    return Ok(of_unknown(unknown, origin).into());
                 }
             }
         } else if let Some(key) = &source.config_map_key_ref {
@@ -315,7 +311,7 @@ impl<'a> Builder<'a> {
         } else {
             (String::new(), Origin::Value)
         };
-        Ok(Some(Variable {
+        Ok(VariableSource::Value(Variable {
             value: Value::Owned(text.into_bytes()),
             origin,
             secret: false,
@@ -327,28 +323,40 @@ impl<'a> Builder<'a> {
         name: &'a str,
         key: &'a str,
         optional: Option<bool>,
-    ) -> Result<Option<Variable<'a>>, EnvironmentError> {
-        if let Some(unknown) = self.inputs.assumed::<K>(name, Some(key)) {
-            return Ok(Some(of_unknown(unknown, missing::<K>(name, Some(key)))));
+    ) -> Result<VariableSource<'a>, EnvironmentError> {
+        match self.object::<K>(name, optional)? {
+            Found::Absent => return Ok(VariableSource::Nothing),
+            Found::Known(object) => {
+                if let Some(value) = object.variable(key) {
+                    return Ok(of_key(object, key, value).into());
+                }
+            }
+            Found::Unknown(part) => match part.key(key) {
+                KeyState::Present(value) => {
+                    return Ok(of_unknown(value, missing::<K>(name, Some(key))).into());
+                }
+                KeyState::Perhaps(question, value) => {
+                    let value = of_unknown(value, missing::<K>(name, Some(key)));
+                    if optional == Some(true) {
+                        return Ok(VariableSource::Perhaps(question, value));
+                    }
+                    self.environment.needs.insert(question);
+                    return Ok(value.into());
+                }
+                KeyState::Missing => {}
+            },
         }
-        let Some(object) = self.object::<K>(name, optional)? else {
-            return Ok(None);
-        };
-        if let Some(value) = object.variable(key) {
-            return Ok(Some(of_key(object, key, value)));
-        }
-        let name = &object.metadata().name;
         if optional == Some(true) {
             self.environment.absent.push(Absent {
                 kind: K::KIND,
                 name,
                 key: Some(key),
             });
-            return Ok(None);
+            return Ok(VariableSource::Nothing);
         }
         Err(EnvironmentError::MissingKey {
             kind: K::KIND,
-            object: ObjectKey::new(self.namespace, name.clone()),
+            object: ObjectKey::new(self.namespace, name),
             key: key.to_owned(),
         })
     }
@@ -358,7 +366,7 @@ impl<'a> Builder<'a> {
     fn file_key(
         &mut self,
         selector: &'a FileKeySelector,
-    ) -> Result<Option<Variable<'a>>, EnvironmentError> {
+    ) -> Result<VariableSource<'a>, EnvironmentError> {
         let FileKeySelector {
             key,
             optional,
@@ -393,13 +401,13 @@ impl<'a> Builder<'a> {
             Some(Err(Unavailable::NotFound)) => {
                 let what = format!("{path} of volume {volume_name} key {key}");
                 return match self.inputs.assumptions.env_file(what) {
-                    Some(unknown) => Ok(Some(of_unknown(unknown, origin))),
-                    None if optional => Ok(None),
+                    Some(unknown) => Ok(of_unknown(unknown, origin).into()),
+                    None if optional => Ok(VariableSource::Nothing),
                     None => unreadable("no such file"),
                 };
             }
             Some(Err(Unavailable::Failed(message))) => return unreadable(message),
-            None => return unreadable("was not gathered"),
+            Some(Err(Unavailable::Unknown(_))) | None => return unreadable("was not gathered"),
         };
         let reader = self.env_files.entry(reference);
         let reader = reader.or_insert_with(|| EnvFileReader::new(&file.content));
@@ -407,12 +415,12 @@ impl<'a> Builder<'a> {
             .value(key)
             .map_err(EnvironmentError::MalformedEnvFile)?;
         match value {
-            value if value.is_empty() && optional => Ok(None),
+            value if value.is_empty() && optional => Ok(VariableSource::Nothing),
             value if value.is_empty() => Err(EnvironmentError::MissingFileKey {
                 key: key.clone(),
                 path: file.host_path.clone(),
             }),
-            value => Ok(Some(Variable {
+            value => Ok(VariableSource::Value(Variable {
                 value: Value::Secret(SecretBytes::new(value)),
                 origin,
                 secret: true,
@@ -420,11 +428,39 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(mut self) -> Environment<'a> {
-        for (name, variable) in self.services {
-            self.environment.variables.entry(name).or_insert(variable);
+    /// Adds the variables of Services, where no other variable has their name.
+    fn add_services(&mut self) -> Result<(), EnvironmentError> {
+        for (name, variable) in std::mem::take(&mut self.services) {
+            let is_set = self.environment.variables.get(&name);
+            let is_set = is_set.is_some_and(|set| !set.value.may_be_absent());
+            if is_set {
+                continue;
+            }
+            let Some(perhaps) = self.environment.look_up(&name) else {
+                self.environment.variables.insert(name, variable);
+                continue;
+            };
+            let mut perhaps = perhaps.into_owned();
+            if let Value::Unknown(unknown) = perhaps.value {
+                perhaps.value = unknown.or(variable.value.into_term()).into();
+            }
+            self.set(name, perhaps)?;
         }
-        self.environment
+        Ok(())
+    }
+}
+
+/// What a source sets a variable to.
+enum VariableSource<'a> {
+    Nothing,
+    Value(Variable<'a>),
+    /// The value, if the answer is yes.
+    Perhaps(Question, Variable<'a>),
+}
+
+impl<'a> From<Variable<'a>> for VariableSource<'a> {
+    fn from(variable: Variable<'a>) -> Self {
+        Self::Value(variable)
     }
 }
 
@@ -455,15 +491,53 @@ fn missing<'a, K: Keyed>(name: &'a str, key: Option<&'a str>) -> Origin<'a> {
     Origin::Missing { kind, name, key }
 }
 
-/// Expands `text`; returns whether anything secret is in the result.
+/// What a reference stands for.
+struct Referred<'v> {
+    value: Piecewise<'v>,
+    secret: bool,
+}
+
+enum Piecewise<'v> {
+    Known(&'v [u8]),
+    Unknown(Cow<'v, Unknown>),
+}
+
+impl<'v> Referred<'v> {
+    fn to(variable: &'v Variable<'_>) -> Self {
+        let value = match variable.value.unknown() {
+            Some(unknown) => Piecewise::Unknown(Cow::Borrowed(unknown)),
+            None => Piecewise::Known(&variable.value),
+        };
+        let secret = variable.secret;
+        Self { value, secret }
+    }
+
+    fn literal(text: &'v str) -> Self {
+        Self {
+            value: Piecewise::Known(text.as_bytes()),
+            secret: false,
+        }
+    }
+
+    fn into_term(self) -> Unknown {
+        match self.value {
+            Piecewise::Known(text) => Unknown::of_text(text),
+            Piecewise::Unknown(unknown) => unknown.into_owned(),
+        }
+    }
+}
+
+/// Expands `text`, whose references stand for what `refer` returns; returns whether anything secret is in the result.
 ///
 /// The parts are collected before they are copied, into memory of the final size: a growing buffer would leave pieces
 /// of a secret behind (invariant 2).
-fn resolve<'t, 'v, 'a: 'v>(
+fn resolve<'t, 'v>(
     text: &'t str,
-    variable: impl Fn(&str) -> Option<&'v Variable<'a>>,
-    opaque: impl Fn(&str) -> Option<Unknown>,
-) -> Result<(Value<'t>, bool), ExpansionError> {
+    refer: impl Fn(&str, &'t str) -> Referred<'v>,
+) -> Result<(Value<'t>, bool), ExpansionError>
+where
+    't: 'v,
+{
     if !text.as_bytes().contains(&b'$') {
         return Ok((Value::Borrowed(text.as_bytes()), false));
     }
@@ -475,24 +549,18 @@ fn resolve<'t, 'v, 'a: 'v>(
     for piece in pieces(text) {
         let part = match piece {
             Piece::Text(text) => text.as_bytes(),
-            Piece::Reference { name, whole } => match variable(name) {
-                Some(variable) => {
-                    secret |= variable.secret;
-                    if let Some(unknown) = variable.value.unknown() {
+            Piece::Reference { name, whole } => {
+                let referred = refer(name, whole);
+                secret |= referred.secret;
+                match referred.value {
+                    Piecewise::Known(bytes) => bytes,
+                    Piecewise::Unknown(unknown) => {
                         length += unknown.len();
-                        unknowns.push((parts.len(), Cow::Borrowed(unknown)));
-                    }
-                    &variable.value
-                }
-                None => match opaque(name) {
-                    Some(unknown) => {
-                        secret |= unknown.is_secret();
-                        unknowns.push((parts.len(), Cow::Owned(unknown)));
+                        unknowns.push((parts.len(), unknown));
                         b""
                     }
-                    None => whole.as_bytes(),
-                },
-            },
+                }
+            }
         };
         length += part.len();
         if length > MAX_ENVIRONMENT_BYTES {
@@ -548,17 +616,57 @@ impl<'a> Environment<'a> {
             .map(|(name, variable)| (&**name, variable))
     }
 
-    /// All keys of an object that is not known, as `PREFIX*`.
-    pub fn opaque(&self) -> impl Iterator<Item = (&str, &Variable<'a>)> {
-        self.opaque
-            .iter()
-            .map(|(name, variable)| (&**name, variable))
+    /// The objects of `envFrom` whose keys nobody knows, in list order.
+    pub fn any_keys(&self) -> &[AnyKeys<'a>] {
+        &self.any_keys
     }
 
-    /// The unknown values, those of whole objects included.
-    pub fn unknown(&self) -> impl Iterator<Item = &Unknown> {
-        let variables = self.iter().chain(self.opaque());
-        variables.filter_map(|(_, variable)| variable.value.unknown())
+    /// All keys of objects whose keys nobody knows, as `PREFIX*`.
+    pub fn opaque(&self) -> BTreeMap<String, Unknown> {
+        let mut all = BTreeMap::<String, Unknown>::new();
+        for keys in &self.any_keys {
+            let name = format!("{}*", keys.prefix);
+            let object = Unknown::of(UnknownSource::object(&keys.object));
+            let object = object.listed_after(all.get(&name));
+            all.insert(name, object);
+        }
+        all
+    }
+
+    /// What must be true for the container to start, as far as its variables decide it, and nobody knows.
+    pub fn needs(&self) -> &BTreeSet<Question> {
+        &self.needs
+    }
+
+    /// The sources of what is not known.
+    pub fn unknown_sources(&self) -> impl Iterator<Item = UnknownSource> {
+        let variables = self.iter().filter_map(|(_, one)| one.value.unknown());
+        let sources = variables.flat_map(Unknown::sources).cloned();
+        let objects = self
+            .any_keys
+            .iter()
+            .map(|keys| UnknownSource::object(&keys.object));
+        sources.chain(objects)
+    }
+
+    /// The variable `name`, which is perhaps there.
+    pub fn look_up(&self, name: &str) -> Option<Cow<'_, Variable<'a>>> {
+        if let Some(variable) = self.get(name) {
+            return Some(Cow::Borrowed(variable));
+        }
+        let value = AnyKeys::look_up(&self.any_keys, name, None)?;
+        let secret = value.is_secret();
+        let kind = self.any_keys.iter().map(|keys| keys.object.kind).max()?;
+        let origin = Origin::Missing {
+            kind,
+            name: "",
+            key: None,
+        };
+        Some(Cow::Owned(Variable {
+            value: value.into(),
+            origin,
+            secret,
+        }))
     }
 
     /// The variable `name`.
@@ -587,6 +695,10 @@ impl<'a> Environment<'a> {
     ///
     /// The result is longer than [`MAX_ENVIRONMENT_BYTES`].
     pub fn expand<'t>(&self, text: &'t str) -> Result<Value<'t>, ExpansionError> {
-        resolve(text, |name| self.get(name), |_| None).map(|(value, _)| value)
+        let refer = |name: &str, whole| match self.get(name) {
+            Some(variable) => Referred::to(variable),
+            None => Referred::literal(whole),
+        };
+        resolve(text, refer).map(|(value, _)| value)
     }
 }

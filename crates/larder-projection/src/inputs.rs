@@ -13,11 +13,13 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use larder_objects::{
-    ConfigMap, Kind, Object, Secret, SecretBytes, defaults::TOKEN_EXPIRATION_SECS,
+    ConfigMap, Kind, Object, Secret, SecretBytes, defaults::TOKEN_EXPIRATION_SECS, manifest::Recipe,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Assumptions, PodCertificate, TrustBundles, Unknown};
+use crate::{
+    Assumptions, ObjectId, PodCertificate, Question, TrustBundles, Unknown, UnknownSource,
+};
 
 /// Everything that the projections of one pod read.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +51,48 @@ pub enum Unavailable {
     NotFound,
     /// Anything else, as a message for the user: timeout, forbidden, not synced.
     Failed(Arc<str>),
+    /// Nobody knows all of it: what it has is computed with, without its bytes. For a ConfigMap or a Secret.
+    Unknown(Arc<UnknownObject>),
+}
+
+/// What is known of a ConfigMap or a Secret whose values are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownObject {
+    /// Whether it is there.
+    pub existence: Existence,
+    /// What makes it: an object of another recipe is another one. Empty if nobody knows.
+    pub recipe: Recipe,
+    /// Its keys.
+    pub keys: UnknownKeys,
+}
+
+/// Whether an object is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existence {
+    /// It is.
+    Certain,
+    /// Nobody knows.
+    Unsure,
+}
+
+/// The keys of an object whose values are not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnknownKeys {
+    /// Nobody knows.
+    Any,
+    /// Exactly these, each with what makes its value: another recipe may make another value.
+    Exactly(BTreeMap<Arc<str>, Recipe>),
+}
+
+impl UnknownObject {
+    /// An object that nobody has seen.
+    pub fn unseen(existence: Existence) -> Self {
+        Self {
+            existence,
+            recipe: Recipe::default(),
+            keys: UnknownKeys::Any,
+        }
+    }
 }
 
 impl Unavailable {
@@ -319,29 +363,16 @@ impl Keyed for Secret {
 }
 
 impl Inputs {
-    /// The object `name` as unknown, if it does not exist and is assumed to, or was not read. With `key`, that key of it.
-    pub(crate) fn assumed<K: Keyed>(&self, name: &str, key: Option<&str>) -> Option<Unknown> {
-        let assumptions = &self.assumptions;
-        match K::all(self).get(name) {
-            Some(Ok(object)) => {
-                let key = key.filter(|key| object.file(key).is_none())?;
-                assumptions.key(K::KIND, name, key)
-            }
-            Some(Err(Unavailable::NotFound)) => assumptions.object(K::KIND, name, key),
-            _ => None,
-        }
-    }
-
-    /// The object `name`, or `None` if it does not exist and `optional` covers that.
-    pub(crate) fn object<K: Keyed>(
-        &self,
-        name: &str,
+    /// The object `name`, as far as it is known, or that it does not exist, if `optional` covers that.
+    pub(crate) fn object<'a, K: Keyed>(
+        &'a self,
+        name: &'a str,
         optional: Option<bool>,
-    ) -> Result<Option<&K>, ObjectError> {
+    ) -> Result<Found<'a, K>, ObjectError> {
         let (kind, owned_name) = (K::KIND, || name.to_owned());
         match K::all(self).get(name) {
-            Some(Ok(object)) => Ok(Some(object)),
-            Some(Err(Unavailable::NotFound)) if optional == Some(true) => Ok(None),
+            Some(Ok(object)) => Ok(Found::Known(object)),
+            Some(Err(Unavailable::NotFound)) if optional == Some(true) => Ok(Found::Absent),
             Some(Err(Unavailable::NotFound)) => Err(ObjectError::NotFound {
                 kind,
                 name: owned_name(),
@@ -351,10 +382,74 @@ impl Inputs {
                 name: owned_name(),
                 message: Arc::clone(message),
             }),
+            Some(Err(Unavailable::Unknown(object))) => {
+                let (name, recipe) = (name.into(), object.recipe.clone());
+                let id = ObjectId { kind, name, recipe };
+                Ok(Found::Unknown(UnknownPart { id, object }))
+            }
             None => Err(ObjectError::NotGathered {
                 kind,
                 name: owned_name(),
             }),
         }
+    }
+}
+
+/// What is known of an object.
+pub(crate) enum Found<'a, K> {
+    Known(&'a K),
+    /// It does not exist, and need not.
+    Absent,
+    Unknown(UnknownPart<'a>),
+}
+
+/// An object whose values are not known.
+pub(crate) struct UnknownPart<'a> {
+    pub(crate) id: ObjectId,
+    object: &'a UnknownObject,
+}
+
+/// What is known of a key.
+pub(crate) enum KeyState {
+    /// It is there, with this value.
+    Present(Unknown),
+    /// It has this value, if the answer is yes.
+    Perhaps(Question, Unknown),
+    Missing,
+}
+
+impl UnknownPart<'_> {
+    pub(crate) fn key(&self, key: &str) -> KeyState {
+        match &self.object.keys {
+            UnknownKeys::Exactly(keys) => match keys.get(key) {
+                Some(recipe) => KeyState::Present(self.value(key, recipe)),
+                None => KeyState::Missing,
+            },
+            UnknownKeys::Any => {
+                let question = Question::HasKey(self.id.clone(), key.into());
+                KeyState::Perhaps(question, self.value(key, &Recipe::default()))
+            }
+        }
+    }
+
+    /// All keys with their values; `None` if nobody knows them.
+    pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (&str, Unknown)>> {
+        match &self.object.keys {
+            UnknownKeys::Exactly(keys) => {
+                let keys = keys.iter();
+                Some(keys.map(|(key, recipe)| (&**key, self.value(key, recipe))))
+            }
+            UnknownKeys::Any => None,
+        }
+    }
+
+    /// Whether it is there, if nobody knows.
+    pub(crate) fn existence(&self) -> Option<Question> {
+        let is_unsure = self.object.existence == Existence::Unsure;
+        is_unsure.then(|| Question::Exists(self.id.clone()))
+    }
+
+    fn value(&self, key: &str, recipe: &Recipe) -> Unknown {
+        Unknown::of(UnknownSource::key(&self.id, key, recipe))
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! Rules: Kubernetes 1.36; each module names the upstream source of its own.
 
+mod assumptions;
 mod clean;
 mod container;
 pub mod disk;
@@ -26,22 +27,23 @@ mod unknown;
 mod value;
 mod volume;
 
+pub use assumptions::Assumptions;
 pub use container::{ContainerKind, ContainerView, containers, pod_volumes, used_volumes};
 pub use downward::{FieldRefError, ResourceError, quote, unknown_address};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{
     EnvFileUnavailable, Environment, EnvironmentError, ExpansionError, MAX_ENVIRONMENT_BYTES,
-    Variable, environment,
+    Variable, environment, partial_environment,
 };
 pub use expand::expand;
 pub use inputs::{
-    EnvFile, EnvFileRef, Inputs, Keyed, NodeFacts, ObjectError, ServiceFacts, ServicePortFacts,
-    SourceKey, TokenRequest, Unavailable,
+    EnvFile, EnvFileRef, Existence, Inputs, Keyed, NodeFacts, ObjectError, ServiceFacts,
+    ServicePortFacts, SourceKey, TokenRequest, Unavailable, UnknownKeys, UnknownObject,
 };
 pub use memory_limit::memory_limit;
 pub use mounts::{
     BindOptions, Mount, MountError, MountTable, NestedMountError, NestedMountPoints, Propagation,
-    RuntimeFeatures, mounts, nested_mount_points,
+    RuntimeFeatures, mounts, nested_mount_points, partial_mounts,
 };
 pub use needs::Needs;
 pub use origin::{Absent, Origin};
@@ -49,10 +51,11 @@ pub use payload::{File, Payload, VolumePath, VolumePathError};
 pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
-pub use unknown::{Assumptions, ObjectPart, Unknown, UnknownSource};
+pub use unknown::{AnyKeys, ObjectId, Question, Sameness, Unknown, UnknownSource};
 pub use value::Value;
 pub use volume::{
-    PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project, token_paths,
+    AnyFiles, FileLayer, PathView, PayloadError, Projection, SourceError, VolumeKind, fs_group,
+    fs_user, project, token_paths,
 };
 
 /// Compiles and runs the examples of the repository's front page.

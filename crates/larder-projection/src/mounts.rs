@@ -36,6 +36,8 @@ pub struct Mount<'a> {
     pub sub_path: Option<Cow<'a, str>>,
     /// What `sub_path` is, if it has parts that are not known; it shows their sources then.
     pub unknown_sub_path: Option<Unknown>,
+    /// Values that must be there for the mount to be made, and are only perhaps.
+    pub needs: Vec<Unknown>,
     /// Whether `sub_path` contains something of a Secret.
     pub secret_sub_path: bool,
     /// Whether the container must not write: as asked for, and always for volumes that are filled from objects.
@@ -147,35 +149,59 @@ pub fn mounts<'a>(
     environment: &Environment<'_>,
     runtime: RuntimeFeatures,
 ) -> Result<MountTable<'a>, MountError> {
+    let (table, errors) = partial_mounts(pod, container, environment, runtime);
+    errors.into_iter().next().map_or(Ok(table), Err)
+}
+
+/// The mounts of `container` that can be made, and the errors of the others.
+pub fn partial_mounts<'a>(
+    pod: &'a Pod,
+    container: ContainerView<'a>,
+    environment: &Environment<'_>,
+    runtime: RuntimeFeatures,
+) -> (MountTable<'a>, Vec<MountError>) {
     // Of two with one name, which validation rejects, the first counts.
     let volumes = pod_volumes(pod).rev();
     let volumes: HashMap<_, _> = volumes.map(|volume| (&*volume.name, volume)).collect();
-    let entries = container.volume_mounts.iter().enumerate();
-    entries
-        .map(|(index, entry)| {
-            let named = volumes.get(entry.name.as_str()).copied();
-            let volume = named.ok_or_else(|| MountError::NoVolume {
-                volume: entry.name.clone(),
-                container: container.name.to_owned(),
-            })?;
-            let kind = VolumeKind::of(volume);
-            let (propagation, recursive_read_only) = modes(entry, runtime)?;
-            let part = sub_path(entry, environment)?;
-            Ok(Mount {
-                index,
-                volume,
-                kind,
-                mount_path: absolute(&entry.mount_path),
-                sub_path: part.path,
-                unknown_sub_path: part.unknown,
-                secret_sub_path: part.secret,
-                read_only: kind.is_some() || entry.read_only == Some(true),
-                recursive_read_only,
-                propagation,
-                options: bind_options(entry)?,
-            })
-        })
-        .collect()
+    let (mut table, mut errors) = (MountTable::new(), Vec::new());
+    for (index, entry) in container.volume_mounts.iter().enumerate() {
+        let volume = volumes.get(entry.name.as_str()).copied();
+        let volume = volume.ok_or_else(|| MountError::NoVolume {
+            volume: entry.name.clone(),
+            container: container.name.to_owned(),
+        });
+        match volume.and_then(|volume| mount(index, entry, volume, environment, runtime)) {
+            Ok(mount) => table.push(mount),
+            Err(error) => errors.push(error),
+        }
+    }
+    (table, errors)
+}
+
+fn mount<'a>(
+    index: usize,
+    entry: &'a VolumeMount,
+    volume: &'a Volume,
+    environment: &Environment<'_>,
+    runtime: RuntimeFeatures,
+) -> Result<Mount<'a>, MountError> {
+    let kind = VolumeKind::of(volume);
+    let (propagation, recursive_read_only) = modes(entry, runtime)?;
+    let part = sub_path(entry, environment)?;
+    Ok(Mount {
+        index,
+        volume,
+        kind,
+        mount_path: absolute(&entry.mount_path),
+        sub_path: part.path,
+        unknown_sub_path: part.unknown,
+        needs: part.needs,
+        secret_sub_path: part.secret,
+        read_only: kind.is_some() || entry.read_only == Some(true),
+        recursive_read_only,
+        propagation,
+        options: bind_options(entry)?,
+    })
 }
 
 fn bind_options(entry: &VolumeMount) -> Result<BindOptions, MountError> {
@@ -225,6 +251,7 @@ fn modes(entry: &VolumeMount, runtime: RuntimeFeatures) -> Result<(Propagation, 
 struct MountedPart<'a> {
     path: Option<Cow<'a, str>>,
     unknown: Option<Unknown>,
+    needs: Vec<Unknown>,
     secret: bool,
 }
 
@@ -285,43 +312,51 @@ fn expand_sub_path(
 ) -> Result<MountedPart<'static>, MountError> {
     let mut expanded = String::with_capacity(text.len());
     let mut secret = false;
-    let (mut missing, mut parts) = (Vec::new(), Vec::new());
+    let (mut missing, mut parts) = (Vec::new(), Vec::<Result<Cow<'_, [u8]>, Unknown>>::new());
+    let mut needs = Vec::new();
     for piece in pieces(text) {
-        match piece {
+        let (name, variable) = match piece {
             Piece::Text(text) => {
                 expanded.push_str(text);
-                parts.push(Ok(text.as_bytes()));
+                parts.push(Ok(Cow::Borrowed(text.as_bytes())));
+                continue;
             }
-            Piece::Reference { name, .. } => match environment.get(name) {
-                Some(Variable {
-                    value: Value::Unknown(unknown),
-                    secret: is_secret,
-                    ..
-                }) => {
-                    secret |= is_secret;
-                    expanded.push_str(&unknown.text().replace('/', "_"));
-                    parts.push(Err(&**unknown));
+            Piece::Reference { name, .. } => (name, environment.look_up(name)),
+        };
+        match variable.map(Cow::into_owned) {
+            Some(Variable {
+                value: Value::Unknown(unknown),
+                secret: is_secret,
+                ..
+            }) => {
+                secret |= is_secret;
+                expanded.push_str(&unknown.text().replace('/', "_"));
+                if unknown.may_be_absent() {
+                    needs.push((*unknown).clone());
                 }
-                Some(variable) if !variable.value.is_empty() => {
-                    secret |= variable.secret;
-                    let value = std::str::from_utf8(&variable.value);
-                    let value = value.map_err(|_| MountError::NotUtf8(name.to_owned()))?;
-                    expanded.push_str(value);
-                    parts.push(Ok(&*variable.value));
-                    if expanded.len() > MAX_PATH_BYTES {
-                        return Err(MountError::TooLong);
-                    }
+                parts.push(Err(*unknown));
+            }
+            Some(variable) if !variable.value.is_empty() => {
+                secret |= variable.secret;
+                let value = std::str::from_utf8(&variable.value);
+                let value = value.map_err(|_| MountError::NotUtf8(name.to_owned()))?;
+                expanded.push_str(value);
+                parts.push(Ok(Cow::Owned(value.as_bytes().to_vec())));
+                if expanded.len() > MAX_PATH_BYTES {
+                    return Err(MountError::TooLong);
                 }
-                _ => missing.push(name),
-            },
+            }
+            _ => missing.push(name),
         }
     }
     if missing.is_empty() {
         let is_known = parts.iter().all(Result::is_ok);
-        let unknown = (!is_known).then(|| Unknown::joined(parts.into_iter()));
+        let parts = parts.iter().map(|part| part.as_deref());
+        let unknown = (!is_known).then(|| Unknown::joined(parts));
         return Ok(MountedPart {
             path: Some(expanded.into()),
             unknown,
+            needs,
             secret,
         });
     }

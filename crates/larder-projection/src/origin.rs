@@ -55,6 +55,8 @@ pub enum Origin<'a> {
     },
     /// A token of the pod's service account, for this audience or the API server's default one.
     Token {
+        /// The service account of the pod.
+        account: &'a str,
         /// The audience that was requested.
         audience: Option<&'a str>,
     },

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{ServiceFacts, Unknown, Value};
+use crate::{ServiceFacts, Unknown, UnknownSource, Value, unknown::Form};
 
 /// The Services that a pod of `namespace` gets variables for, by name.
 ///
@@ -37,7 +37,8 @@ pub(crate) fn variables(service: &ServiceFacts, mut emit: impl FnMut(String, Val
         if !host.is_empty() {
             return text([before, host, after].concat());
         }
-        let unknown = Unknown::of_fact(format!("clusterIP of service {}", service.name));
+        let what = format!("clusterIP of service {}", service.name);
+        let unknown = Unknown::of(UnknownSource::fact(what, Form::Address));
         let parts = [Ok(before.as_bytes()), Err(&unknown), Ok(after.as_bytes())];
         Unknown::joined(parts.into_iter()).into()
     };
@@ -70,6 +71,20 @@ pub(crate) fn variables(service: &ServiceFacts, mut emit: impl FnMut(String, Val
         emit(format!("{prefix}_ADDR"), with_host("", ""));
         emit(prefix, url);
     }
+}
+
+/// The name of the Service that gives `variable`, by the form of its name.
+pub(crate) fn service_of(variable: &str) -> Option<String> {
+    let is_part = |byte: u8| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_');
+    let forms = ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"];
+    let at = forms
+        .iter()
+        .find_map(|form| variable.find(form).map(|at| (at, *form)));
+    let (at, form) = at.filter(|(at, _)| *at > 0)?;
+    let rest = &variable[at + form.len()..];
+    let ends = rest.is_empty() || rest.starts_with('_') && form != "_SERVICE_HOST";
+    let is_name = ends && variable.bytes().all(is_part);
+    is_name.then(|| variable[..at].to_lowercase().replace('_', "-"))
 }
 
 /// `my-name` as `MY_NAME`.

@@ -1,156 +1,83 @@
-//! Values that are not known: facts that only a running pod has, and objects that are kept elsewhere.
+//! Terms: what a variable or a file is, as a function of what nobody knows.
 //!
-//! Such a value has no bytes. It is compared by what it is made of, so `$(POD_IP):80` and `$(POD_IP):81` differ.
+//! Facts that only a running pod has, and objects that are kept elsewhere, have no bytes yet. A projection computes with
+//! them all the same: a value is a text with gaps (`http://$(status.podIP):80`), and what decides whether a name or a key
+//! is there is a [`Question`]. The bytes of the kubelet are the case without gaps and questions, from the same code.
+//!
+//! Invariants:
+//! 1. A [`UnknownSource`] is equal to itself wherever it occurs, whatever it is; so is the answer to a question. Both carry
+//!    what is known to make them, so two of different makers are two.
+//! 2. Equal terms are equal for each way to fill them in. The reverse is decided by [`Unknown::settled`], for given
+//!    answers, and by [`Sameness::of`], for the gaps that are left.
+//! 3. Layers are a list, and a term has at most [`MAX_DEPTH`] of them inside each other: a walk never runs out of stack.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+mod any_keys;
+mod sameness;
 
-use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
-use larder_objects::{Kind, SecretBytes, split_subscript};
+use std::{fmt, sync::Arc};
 
-use crate::{
-    NodeFacts,
-    downward::{host_ips, pod_ips, quote, raw_pod_ip},
-};
+use larder_objects::{Kind, SecretBytes, manifest::Recipe};
 
-/// What a projection takes as unknown, instead of failing or leaving it empty. By default, nothing.
-#[derive(Clone, Debug, Default)]
-pub struct Assumptions {
-    /// Facts about the running pod and its node, unless pod or node have them; also its files of variables, which its
-    /// containers write.
-    pub facts: bool,
-    /// Fields that something in the cluster sets when it makes the pod, by path: the value, or `None` if it is not known.
-    pub fields: BTreeMap<String, Option<String>>,
-    /// What something in the cluster writes later, such as tokens and certificates, exists.
-    pub written_later: bool,
-    /// Objects and keys that are missing exist, except these; `None` assumes none.
-    pub missing: Option<BTreeSet<ObjectPart>>,
-    /// Objects that may exist or not, because they could not be read, whatever `missing` says.
-    pub not_read: BTreeSet<(Kind, String)>,
+pub use self::{any_keys::AnyKeys, sameness::Sameness};
+
+/// Most layers inside each other. References make them: `A` may be `$(B)`, which may be `$(C)`.
+pub(crate) const MAX_DEPTH: usize = 64;
+/// About what a part takes beside its text.
+const PART: usize = 64;
+
+/// An object that is not known, or only in part.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId {
+    /// ConfigMap or Secret.
+    pub kind: Kind,
+    /// Its name, in the namespace of the pod.
+    pub name: Arc<str>,
+    /// What makes it: another one may make another object. Empty if nobody knows.
+    pub recipe: Recipe,
 }
 
-/// Kind and name of an object, and a key of it or the whole.
-pub type ObjectPart = (Kind, String, Option<String>);
-
-impl Assumptions {
-    /// The source of `path` of `pod`, if it is unknown.
-    pub(crate) fn field(&self, pod: &Pod, node: Option<&NodeFacts>, path: &str) -> Option<Unknown> {
-        let has_node = || {
-            let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            name.is_some_and(|name| !name.is_empty())
-        };
-        let is_unknown = match path {
-            "metadata.labels" => return self.with_lines(path, pod.metadata.labels.as_ref()),
-            "metadata.annotations" => {
-                return self.with_lines(path, pod.metadata.annotations.as_ref());
-            }
-            "spec.nodeName" | "spec.host" => self.facts && !has_node(),
-            "status.hostIP" | "status.hostIPs" => {
-                self.facts && node.is_none() && host_ips(pod, node).is_empty()
-            }
-            "status.podIP" | "status.podIPs" => {
-                self.facts && raw_pod_ip(pod).is_empty() && pod_ips(pod, node).is_empty()
-            }
-            _ => self.fields.get(path).is_some_and(Option::is_none),
-        };
-        is_unknown.then(|| Unknown::of_fact(path))
+/// `secret shop-tls`
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.singular(), self.name)
     }
+}
 
-    /// A number that depends on the node.
-    pub(crate) fn resource(&self, pod: &Pod, field: &ResourceFieldSelector) -> Option<Unknown> {
-        if !self.facts {
-            return None;
+/// A question whose answer nobody knows, the same wherever it is asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Question {
+    /// Whether the object is there.
+    Exists(ObjectId),
+    /// Whether the object is there, and has this key.
+    HasKey(ObjectId, Arc<str>),
+}
+
+impl Question {
+    /// The object that it is about.
+    pub fn object(&self) -> &ObjectId {
+        match self {
+            Self::Exists(object) | Self::HasKey(object, _) => object,
         }
-        let divisor = field.divisor.as_ref().map(|divisor| divisor.0.as_str());
-        let divisor = divisor.filter(|divisor| !matches!(*divisor, "" | "0" | "1"));
-        let name = field.resource.split_once('.').map_or("", |(_, name)| name);
-        let resources = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-        let limit = resources.and_then(|resources| resources.limits.as_ref()?.get(name));
-        let limit = limit.map(|limit| format!(" up to the pod's {}", limit.0));
-        let divisor = divisor.map(|divisor| format!(" / {divisor}"));
-        let detail = divisor.unwrap_or_default() + &limit.unwrap_or_default();
-        Some(Unknown::of(UnknownSource::new(
-            field.resource.as_str(),
-            detail,
-        )))
     }
+}
 
-    /// All labels or annotations: the pod's `own`, and those that are set when it is made. `None` if these are known.
-    fn with_lines(&self, path: &str, own: Option<&BTreeMap<String, String>>) -> Option<Unknown> {
-        if self.fields.is_empty() {
-            return None;
+/// `secret shop-tls key password`
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists(object) => write!(f, "{object}"),
+            Self::HasKey(object, key) => write!(f, "{object} key {key}"),
         }
-        let set = self.fields.iter().filter_map(|(field, value)| {
-            let (base, key) = split_subscript(field)?;
-            (base == path).then_some((key, value.as_ref()))
-        });
-        let own = own.into_iter().flatten();
-        let mut all: BTreeMap<_, _> = own.map(|(key, value)| (&**key, Some(value))).collect();
-        all.extend(set);
-        all.values().find(|value| value.is_none())?;
-        let lines = all.iter().enumerate().flat_map(|(index, (key, value))| {
-            let end = if index == 0 { "" } else { "\n" };
-            let unknown = Unknown::of_fact(format!("{path}['{key}']"));
-            match value {
-                Some(value) => vec![Ok(format!("{end}{key}={}", quote(value)))],
-                None => vec![Ok(format!("{end}{key}=\"")), Err(unknown), Ok("\"".into())],
-            }
-        });
-        let lines: Vec<Result<String, Unknown>> = lines.collect();
-        let parts = lines.iter().map(|part| part.as_ref().map(String::as_bytes));
-        Some(Unknown::joined(parts))
     }
+}
 
-    /// The value of a field that is set when the pod is made.
-    pub(crate) fn set_field(&self, path: &str) -> Option<String> {
-        self.fields.get(path).cloned().flatten()
-    }
-
-    /// An object that is missing or could not be read, or a key of it.
-    pub fn object(&self, kind: Kind, name: &str, key: Option<&str>) -> Option<Unknown> {
-        let detail = key.map(|key| format!(" key {key}")).unwrap_or_default();
-        let what = format!("{} {name}", kind.singular());
-        if self.not_read.contains(&(kind, name.to_owned())) {
-            return Some(Unknown::of_object(kind, what, detail));
-        }
-        self.part(kind, name, key, what, detail)
-    }
-
-    /// A key that an object lacks.
-    pub(crate) fn key(&self, kind: Kind, name: &str, key: &str) -> Option<Unknown> {
-        let what = format!("{} {name} key {key}", kind.singular());
-        let Unknown(mut parts) = self.part(kind, name, Some(key), what, String::new())?;
-        if let [ValuePart::Source(source)] = &mut parts[..] {
-            source.lacking = Some((name.into(), key.into()));
-        }
-        Some(Unknown(parts))
-    }
-
-    fn part(
-        &self,
-        kind: Kind,
-        name: &str,
-        key: Option<&str>,
-        what: String,
-        detail: String,
-    ) -> Option<Unknown> {
-        let known = self.missing.as_ref()?;
-        let part = (kind, name.to_owned(), key.map(str::to_owned));
-        (!known.contains(&part)).then(|| Unknown::of_object(kind, what, detail))
-    }
-
-    /// A file of variables that does not exist yet.
-    pub(crate) fn env_file(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
-        self.facts.then(|| Unknown::of_fact(what))
-    }
-
-    /// A file that something in the cluster writes.
-    pub(crate) fn written_later(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
-        self.written_later.then(|| Unknown::of_fact(what))
-    }
+/// What the bytes of a source look like, if that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    Any,
+    /// IP addresses, separated by commas.
+    Address,
+    Number,
 }
 
 /// The source of an unknown value.
@@ -160,24 +87,69 @@ pub struct UnknownSource {
     pub what: Arc<str>,
     /// What of it: ` key tls.crt`; empty for all of it.
     detail: Arc<str>,
-    /// The kind of the object that is missing; `None` for a fact that only the running pod has.
+    /// The kind of the object; `None` for a fact that only the running pod has.
     pub object: Option<Kind>,
-    /// The name of the object and the key that it lacks, if the object is there.
-    pub lacking: Option<(Arc<str>, Arc<str>)>,
+    /// What makes the object, and the value in it; empty if nobody knows.
+    recipes: (Recipe, Recipe),
+    form: Form,
 }
 
 impl UnknownSource {
-    fn new(what: impl Into<Arc<str>>, detail: impl Into<Arc<str>>) -> Self {
+    pub(crate) fn fact(what: impl Into<Arc<str>>, form: Form) -> Self {
         Self {
             what: what.into(),
-            detail: detail.into(),
+            detail: "".into(),
             object: None,
-            lacking: None,
+            recipes: (Recipe::default(), Recipe::default()),
+            form,
+        }
+    }
+
+    pub(crate) fn number(what: &str, detail: String) -> Self {
+        Self {
+            detail: detail.into(),
+            ..Self::fact(what, Form::Number)
+        }
+    }
+
+    /// What a reference to a variable of a Service becomes that may exist: its value, or the reference itself.
+    pub(crate) fn service(name: &str, variable: &str) -> Self {
+        Self {
+            recipes: (Recipe::default(), Recipe::new(variable)),
+            ..Self::fact(format!("service {name}"), Form::Any)
+        }
+    }
+
+    /// The whole of an object.
+    pub(crate) fn object(id: &ObjectId) -> Self {
+        Self {
+            object: Some(id.kind),
+            recipes: (id.recipe.clone(), Recipe::default()),
+            ..Self::fact(id.to_string(), Form::Any)
+        }
+    }
+
+    /// The value of a key, which `recipe` makes.
+    pub(crate) fn key(id: &ObjectId, key: &str, recipe: &Recipe) -> Self {
+        Self {
+            detail: format!(" key {key}").into(),
+            recipes: (id.recipe.clone(), recipe.clone()),
+            ..Self::object(id)
         }
     }
 
     fn len(&self) -> usize {
-        self.what.len() + self.detail.len()
+        PART + self.what.len() + self.detail.len()
+    }
+
+    /// Whether its bytes may be `text`.
+    fn may_be(&self, text: &[u8]) -> bool {
+        let is_address = |byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':' | b',');
+        match self.form {
+            Form::Any => true,
+            Form::Address => !text.is_empty() && text.iter().all(is_address),
+            Form::Number => !text.is_empty() && text.iter().all(u8::is_ascii_digit),
+        }
     }
 }
 
@@ -196,23 +168,67 @@ enum ValuePart {
     /// May be of a Secret.
     Text(SecretBytes),
     Source(UnknownSource),
+    Layers(Box<Layers>),
+}
+
+/// The value of the last layer whose question is answered with yes; the one below them if there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Layers {
+    /// `None` if nothing is below.
+    below: Option<Unknown>,
+    layers: Vec<(Question, Unknown)>,
 }
 
 impl Unknown {
-    fn of(source: UnknownSource) -> Self {
+    pub(crate) fn of(source: UnknownSource) -> Self {
         Self(vec![ValuePart::Source(source)])
     }
 
     /// A fact that only the cluster has.
     pub(crate) fn of_fact(what: impl Into<Arc<str>>) -> Self {
-        Self::of(UnknownSource::new(what, ""))
+        Self::of(UnknownSource::fact(what, Form::Any))
     }
 
-    fn of_object(kind: Kind, what: String, detail: String) -> Self {
-        Self::of(UnknownSource {
-            object: Some(kind),
-            ..UnknownSource::new(what, detail)
-        })
+    /// A value that is known.
+    pub fn of_text(text: &[u8]) -> Self {
+        Self::joined([Ok(text)].into_iter())
+    }
+
+    /// `value` if `question` is answered with yes, else what is `below`, which may be nothing.
+    pub fn layered(below: Option<Self>, question: Question, value: Self) -> Self {
+        let mut layers = match below {
+            Some(Self(mut parts)) if matches!(parts[..], [ValuePart::Layers(_)]) => {
+                match parts.pop() {
+                    Some(ValuePart::Layers(layers)) => layers,
+                    _ => unreachable!("it is the only part"),
+                }
+            }
+            below => Box::new(Layers {
+                below,
+                layers: Vec::new(),
+            }),
+        };
+        // An earlier answer to the same question makes no difference any more.
+        layers.layers.retain(|(asked, _)| *asked != question);
+        layers.layers.push((question, value));
+        Self(vec![ValuePart::Layers(layers)])
+    }
+
+    /// Whether nothing may be there.
+    pub fn may_be_absent(&self) -> bool {
+        matches!(&self.0[..], [ValuePart::Layers(layers)]
+            if layers.below.as_ref().is_none_or(Self::may_be_absent))
+    }
+
+    /// This value, or `other` where nothing is there.
+    pub(crate) fn or(mut self, other: Self) -> Self {
+        if let [ValuePart::Layers(layers)] = &mut self.0[..] {
+            match layers.below.take() {
+                None => layers.below = Some(other),
+                Some(below) => layers.below = Some(below.or(other)),
+            }
+        }
+        self
     }
 
     /// Both, with a comma between them; this one if there is no other.
@@ -225,41 +241,105 @@ impl Unknown {
 
     /// The value that `parts` make, one after the other; text is known.
     pub(crate) fn joined<'p>(parts: impl Iterator<Item = Result<&'p [u8], &'p Self>>) -> Self {
-        let (mut pieces, mut text) = (Vec::new(), Vec::new());
-        // Texts are collected before they are copied: a growing buffer leaves pieces of a secret behind.
-        let flush = |pieces: &mut Vec<ValuePart>, text: &mut Vec<&[u8]>| {
-            let whole = text.concat();
-            text.clear();
-            if !whole.is_empty() {
-                pieces.push(ValuePart::Text(SecretBytes::new(whole)));
-            }
-        };
+        let mut joiner = Joiner::default();
         for part in parts {
             match part {
-                Ok(known) => text.push(known),
-                Err(unknown) => {
-                    for piece in &unknown.0 {
-                        match piece {
-                            ValuePart::Text(known) => text.push(known),
-                            ValuePart::Source(source) => {
-                                flush(&mut pieces, &mut text);
-                                pieces.push(ValuePart::Source(source.clone()));
-                            }
-                        }
-                    }
-                }
+                Ok(known) => joiner.text.push(known),
+                Err(unknown) => unknown.0.iter().for_each(|part| joiner.push(part)),
             }
         }
-        flush(&mut pieces, &mut text);
-        Self(pieces)
+        joiner.finish()
+    }
+
+    /// What is there if each question is answered so; `None` if nothing is. Has no question in it.
+    pub fn settled(&self, is_true: &dyn Fn(&Question) -> bool) -> Option<Self> {
+        let mut chosen = Vec::new();
+        let is_there = self.choose(is_true, &mut chosen);
+        let mut joiner = Joiner::default();
+        for part in chosen {
+            joiner.push(part);
+        }
+        is_there.then(|| joiner.finish())
+    }
+
+    /// Collects the parts that are there; `false` if nothing is.
+    fn choose<'u>(
+        &'u self,
+        is_true: &dyn Fn(&Question) -> bool,
+        chosen: &mut Vec<&'u ValuePart>,
+    ) -> bool {
+        let mut is_there = true;
+        for part in &self.0 {
+            let ValuePart::Layers(layers) = part else {
+                chosen.push(part);
+                continue;
+            };
+            let found = layers.layers.iter().rev();
+            let mut found = found.filter(|(question, _)| is_true(question));
+            let value = found.next().map(|(_, value)| value);
+            is_there &= match value.or(layers.below.as_ref()) {
+                Some(value) => value.choose(is_true, chosen),
+                None => false,
+            };
+        }
+        is_there
     }
 
     /// Its sources, in order.
     pub fn sources(&self) -> impl Iterator<Item = &UnknownSource> {
-        self.0.iter().filter_map(|piece| match piece {
-            ValuePart::Source(source) => Some(source),
-            ValuePart::Text(_) => None,
+        let mut sources = Vec::new();
+        self.walk(&mut |part| {
+            if let ValuePart::Source(source) = part {
+                sources.push(source);
+            }
+        });
+        sources.into_iter()
+    }
+
+    /// The questions that decide what it is made of.
+    pub fn questions(&self) -> impl Iterator<Item = &Question> {
+        let mut questions = Vec::new();
+        self.walk(&mut |part| {
+            if let ValuePart::Layers(layers) = part {
+                questions.extend(layers.layers.iter().map(|(question, _)| question));
+            }
+        });
+        questions.into_iter()
+    }
+
+    /// Visits all parts, the top layer first.
+    fn walk<'u>(&'u self, visit: &mut dyn FnMut(&'u ValuePart)) {
+        for part in &self.0 {
+            visit(part);
+            if let ValuePart::Layers(layers) = part {
+                let values = layers.layers.iter().rev().map(|(_, value)| value);
+                values
+                    .chain(&layers.below)
+                    .for_each(|value| value.walk(visit));
+            }
+        }
+    }
+
+    /// Its texts and gaps, in order; of a value in which no question is left ([`Self::settled`]).
+    pub fn parts(&self) -> impl Iterator<Item = Result<&[u8], &UnknownSource>> {
+        self.0.iter().filter_map(|part| match part {
+            ValuePart::Text(text) => Some(Ok(&**text)),
+            ValuePart::Source(source) => Some(Err(source)),
+            ValuePart::Layers(_) => None,
         })
+    }
+
+    /// How many layers are inside each other.
+    pub(crate) fn depth(&self) -> usize {
+        let depths = self.0.iter().map(|part| match part {
+            ValuePart::Layers(layers) => {
+                let values = layers.layers.iter().map(|(_, value)| value);
+                let inner = values.chain(&layers.below).map(Self::depth);
+                1 + inner.max().unwrap_or(0)
+            }
+            _ => 0,
+        });
+        depths.max().unwrap_or(0)
     }
 
     /// `status.podIP`, or with text around it `http://$(status.podIP):80`. Has the text of Secrets in it, if the value
@@ -268,9 +348,18 @@ impl Unknown {
         if let [ValuePart::Source(source)] = &*self.0 {
             return source.to_string();
         }
+        let is_alone = self.0.len() == 1;
         let pieces = self.0.iter().map(|piece| match piece {
             ValuePart::Text(text) => String::from_utf8_lossy(text).into_owned(),
             ValuePart::Source(source) => format!("$({source})"),
+            ValuePart::Layers(layers) => {
+                let values = layers.layers.iter().rev().map(|(_, value)| value);
+                let texts: Vec<_> = values.chain(&layers.below).map(Self::text).collect();
+                match texts.join(" or ") {
+                    text if is_alone => text,
+                    text => format!("$({text})"),
+                }
+            }
         });
         pieces.collect()
     }
@@ -281,12 +370,145 @@ impl Unknown {
             .any(|source| source.object == Some(Kind::Secret))
     }
 
-    /// About the length of its text.
+    /// About what it takes in memory.
     pub(crate) fn len(&self) -> usize {
-        let lengths = self.0.iter().map(|piece| match piece {
-            ValuePart::Text(text) => text.len(),
-            ValuePart::Source(source) => source.len(),
+        let mut length = 0;
+        self.walk(&mut |part| {
+            length += match part {
+                ValuePart::Text(text) => text.len(),
+                ValuePart::Source(source) => source.len(),
+                ValuePart::Layers(layers) => PART * layers.layers.len(),
+            }
         });
-        lengths.sum()
+        length
+    }
+}
+
+/// Joins parts: texts beside each other become one.
+#[derive(Default)]
+struct Joiner<'p> {
+    parts: Vec<ValuePart>,
+    /// Collected before they are copied: a growing buffer leaves pieces of a secret behind.
+    text: Vec<&'p [u8]>,
+}
+
+impl<'p> Joiner<'p> {
+    fn push(&mut self, part: &'p ValuePart) {
+        match part {
+            ValuePart::Text(text) => self.text.push(text),
+            part => {
+                self.flush();
+                self.parts.push(part.clone());
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let whole = self.text.concat();
+        self.text.clear();
+        if !whole.is_empty() {
+            self.parts.push(ValuePart::Text(SecretBytes::new(whole)));
+        }
+    }
+
+    fn finish(mut self) -> Unknown {
+        self.flush();
+        Unknown(self.parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn question(key: &str) -> Question {
+        let object = ObjectId {
+            kind: Kind::Secret,
+            name: "x".into(),
+            recipe: Recipe::default(),
+        };
+        Question::HasKey(object, key.into())
+    }
+
+    /// A value that the test fills in itself.
+    #[derive(Clone, Debug)]
+    enum Model {
+        Text(&'static str),
+        Joined(Box<Model>, Box<Model>),
+        /// The value of the first if the answer is yes, else of the second; one that is absent counts as "-".
+        Layered(&'static str, Box<Model>, Option<Box<Model>>),
+    }
+
+    impl Model {
+        fn term(&self) -> Unknown {
+            match self {
+                Self::Text(text) => Unknown::of_text(text.as_bytes()),
+                Self::Joined(one, other) => {
+                    let present = |model: &Self| model.term().or(Unknown::of_text(b"-"));
+                    let (one, other) = (present(one), present(other));
+                    Unknown::joined([Err(&one), Err(&other)].into_iter())
+                }
+                Self::Layered(key, value, below) => {
+                    let below = below.as_ref().map(|below| below.term());
+                    let value = value.term().or(Unknown::of_text(b"-"));
+                    Unknown::layered(below, question(key), value)
+                }
+            }
+        }
+
+        fn value(&self, yes: &BTreeSet<&str>) -> Option<String> {
+            let present = |model: &Self| model.value(yes).unwrap_or_else(|| "-".to_owned());
+            match self {
+                Self::Text(text) => Some((*text).to_owned()),
+                Self::Joined(one, other) => Some(present(one) + &present(other)),
+                Self::Layered(key, value, _) if yes.contains(key) => Some(present(value)),
+                Self::Layered(_, _, below) => below.as_ref()?.value(yes),
+            }
+        }
+    }
+
+    fn model() -> impl Strategy<Value = Model> {
+        let text = prop::sample::select(vec!["", "a", "b"]).prop_map(Model::Text);
+        text.prop_recursive(4, 16, 2, |inner| {
+            let layered = (
+                prop::sample::select(vec!["p", "q"]),
+                inner.clone(),
+                prop::option::of(inner.clone()),
+            );
+            prop_oneof![
+                (inner.clone(), inner)
+                    .prop_map(|(one, other)| Model::Joined(one.into(), other.into())),
+                layered.prop_map(|(key, value, below)| Model::Layered(
+                    key,
+                    value.into(),
+                    below.map(Box::new)
+                )),
+            ]
+        })
+    }
+
+    proptest! {
+        /// A term settles to what a walk over its making gives, whatever the answers; equal terms always agree.
+        #[test]
+        fn term_settles_as_it_was_made(one in model(), other in model()) {
+            let (first, second) = (one.term(), other.term());
+            for yes in [&[][..], &["p"], &["q"], &["p", "q"]] {
+                let yes: BTreeSet<&str> = yes.iter().copied().collect();
+                let answer = |asked: &Question| match asked {
+                    Question::HasKey(_, key) => yes.contains(&**key),
+                    Question::Exists(_) => false,
+                };
+                let value = one.value(&yes).map(|text| Unknown::of_text(text.as_bytes()));
+                prop_assert_eq!(first.settled(&answer), value.clone());
+                prop_assert!(value.is_some() || first.may_be_absent());
+                if first == second {
+                    prop_assert_eq!(first.settled(&answer), second.settled(&answer));
+                }
+            }
+        }
     }
 }

@@ -28,6 +28,19 @@ impl Value<'_> {
         }
     }
 
+    /// Whether nothing may be there.
+    pub fn may_be_absent(&self) -> bool {
+        self.unknown().is_some_and(Unknown::may_be_absent)
+    }
+
+    /// The value as a term.
+    pub fn into_term(self) -> Unknown {
+        match self {
+            Self::Unknown(unknown) => *unknown,
+            known => Unknown::of_text(&known),
+        }
+    }
+
     /// The length in memory, of an unknown value also.
     pub(crate) fn size(&self) -> usize {
         self.unknown().map_or(self.len(), Unknown::len)

@@ -7,9 +7,10 @@
 //! (in the kubelet the order is random); and a file that is also a directory, which cannot be written, is rejected
 //! here.
 
+mod perhaps;
 mod sources;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexSet;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
@@ -17,12 +18,14 @@ use larder_files::pause;
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
 
 use crate::{
-    Absent, FieldRefError, File, Inputs, ObjectError, Origin, Payload, ResourceError,
-    TrustBundleError, Unknown, Value, VolumePath, VolumePathError,
+    Absent, FieldRefError, File, Inputs, ObjectError, Origin, Payload, Question, ResourceError,
+    TrustBundleError, Value, VolumePath, VolumePathError,
     container::containers,
     downward::{volume_field, volume_resource},
-    inputs::Keyed,
+    inputs::{Found, Keyed},
 };
+
+pub use self::perhaps::{AnyFiles, FileLayer, PathView};
 
 /// The four kinds of volume that larder fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,8 +76,12 @@ pub struct Projection<'a> {
     pub origins: BTreeMap<VolumePath, Origin<'a>>,
     /// Optional objects and keys that are not there, in the order in which they were looked for.
     pub absent: Vec<Absent<'a>>,
-    /// All keys of objects that are not known: files whose names are not known either.
-    pub opaque: Option<(File<'a>, Origin<'a>)>,
+    /// Files that are perhaps there, above those of `payload`: the last one whose question is answered with yes counts.
+    layers: BTreeMap<VolumePath, Vec<FileLayer<'a>>>,
+    /// All keys of objects whose keys nobody knows, in the order of the sources.
+    any_keys: Vec<AnyFiles<'a>>,
+    /// What must be true for the volume to be filled, and nobody knows.
+    pub needs: BTreeSet<Question>,
     /// Whether the volume names the owner of a file: `defaultUser`, or `user` of an item.
     pub names_owner: bool,
 }
@@ -191,7 +198,12 @@ pub fn project<'a>(
     if let Err(error) = collector.volume(volume) {
         collector.errors.push(error);
     }
-    collector.finish()
+    let (projection, errors) = collector.finish();
+    if errors.is_empty() {
+        Ok(projection)
+    } else {
+        Err(PayloadError { errors })
+    }
 }
 
 /// The user that owns tokens, trust anchors and certificates: the one that every container runs as, if they agree.
@@ -265,29 +277,14 @@ impl<'a> Collector<'a> {
     ) -> Result<(), SourceError> {
         let kind = K::KIND;
         let absent = |key| Absent { kind, name, key };
-        let missing = |key| Origin::Missing { kind, name, key };
         let items = items.unwrap_or_default();
-        if items.is_empty()
-            && let Some(unknown) = self.inputs.assumed::<K>(name, None)
-        {
-            return self.add_opaque(unknown, missing(None));
-        }
-        let mut known = Vec::with_capacity(items.len());
-        for item in items {
-            let Some(unknown) = self.inputs.assumed::<K>(name, Some(&item.key)) else {
-                known.push(item);
-                continue;
-            };
-            let file = self.file(unknown.into(), item.mode, item.user)?;
-            let path = VolumePath::parse(&item.path)?;
-            self.add(path, file, missing(Some(&item.key)));
-        }
-        if known.is_empty() && !items.is_empty() {
-            return Ok(());
-        }
-        let Some(object) = self.inputs.object::<K>(name, optional)? else {
-            self.projection.absent.push(absent(None));
-            return Ok(());
+        let object = match self.inputs.object::<K>(name, optional)? {
+            Found::Known(object) => object,
+            Found::Absent => {
+                self.projection.absent.push(absent(None));
+                return Ok(());
+            }
+            Found::Unknown(part) => return self.unknown_keys(name, &part, items, optional),
         };
         let origin = |key| Origin::Key {
             kind: K::KIND,
@@ -301,7 +298,7 @@ impl<'a> Collector<'a> {
                 self.add(VolumePath::parse(key)?, file, origin(key));
             }
         }
-        for item in known {
+        for item in items {
             let Some(value) = object.file(&item.key) else {
                 if optional == Some(true) {
                     self.projection.absent.push(absent(Some(&item.key)));
@@ -378,36 +375,18 @@ impl<'a> Collector<'a> {
     /// Adds one file; a later one replaces an earlier one.
     fn add(&mut self, path: VolumePath, file: File<'a>, origin: Origin<'a>) {
         pause::point();
+        self.projection.layers.remove(&path);
         self.projection.origins.insert(path.clone(), origin);
         self.projection.payload.insert(path, file);
     }
 
-    /// Notes that more files may be there.
-    fn add_opaque(&mut self, unknown: Unknown, origin: Origin<'a>) -> Result<(), SourceError> {
-        let before = self.projection.opaque.take();
-        let known = before.as_ref().and_then(|(file, _)| file.data.unknown());
-        let unknown = unknown.listed_after(known);
-        let file = self.file(unknown.into(), None, None)?;
-        // The one that is secret decides.
-        let before = before.map(|(_, origin)| origin);
-        let origin = before.filter(Origin::is_secret).unwrap_or(origin);
-        self.projection.opaque = Some((file, origin));
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<Projection<'a>, PayloadError> {
+    fn finish(mut self) -> (Projection<'a>, Vec<SourceError>) {
         if self.errors.is_empty() {
             let payload = &self.projection.payload;
             let conflicts = payload.keys().filter_map(|path| path.parent_in(payload));
             self.errors.extend(conflicts.map(SourceError::Conflict));
         }
-        if self.errors.is_empty() {
-            Ok(self.projection)
-        } else {
-            Err(PayloadError {
-                errors: self.errors,
-            })
-        }
+        (self.projection, self.errors)
     }
 }
 

@@ -7,9 +7,9 @@ use larder_objects::{
     ObjectKey,
     manifest::{Manifest, Manifests},
 };
-use larder_projection::{Unknown, containers, environment, pod_volumes, project};
+use larder_projection::{UnknownSource, containers, environment, pod_volumes, project};
 
-use crate::offline::Offline;
+use crate::offline::{Offline, assume_all};
 
 /// The node that the pod runs on.
 pub(super) fn node_name(pod: &Pod) -> Option<&str> {
@@ -39,20 +39,18 @@ pub(super) fn reads_node(pod: &Pod) -> bool {
 fn unknown_facts(pod: &Pod) -> BTreeSet<String> {
     let mut inputs = Offline::default().inputs(pod);
     // A missing object hides no fact.
-    inputs.assumptions.missing = Some(BTreeSet::new());
-    inputs.assumptions.written_later = true;
+    assume_all(&mut inputs);
     let mut facts = BTreeSet::new();
-    let mut note = |unknown: &Unknown| {
-        facts.extend(unknown.sources().map(|source| source.what.to_string()));
-    };
+    let mut note = |source: UnknownSource| facts.insert(source.what.to_string());
     for environment in containers(pod).flat_map(|view| environment(pod, view, &inputs)) {
-        environment.unknown().for_each(&mut note);
+        environment.unknown_sources().for_each(|source| {
+            note(source);
+        });
     }
     for volume in pod_volumes(pod).flat_map(|volume| project(pod, volume, &inputs)) {
-        let files = volume.payload.values();
-        files
-            .filter_map(|file| file.data.unknown())
-            .for_each(&mut note);
+        volume.unknown_sources().for_each(|source| {
+            note(source);
+        });
     }
     facts
 }

@@ -9,7 +9,10 @@
 //! | --- | --- |
 //! | `sides` | loads the manifests of both sides |
 //! | `git` | manifests of a git revision |
-//! | `compare` | the differences, and the verdict of each container |
+//! | `compare` | the pods and objects that differ |
+//! | `container`, `both_sides` | the differences of a container, and its verdict |
+//! | `edits` | differences between two sets |
+//! | `outcome` | what differences mean, for each way to fill in what is not known |
 //! | `sub_paths` | whether files that are mounted by `subPath` follow |
 //! | `hooks` | the hooks that would run |
 //! | `lines` | differences of texts, line by line |
@@ -21,12 +24,16 @@
 //! 2. Without `--show-secrets`, no byte of a Secret is printed.
 //! 3. Every output names what is not known, and what was not read.
 
+mod both_sides;
 mod compare;
+mod container;
+mod edits;
 mod git;
 mod hooks;
 mod json;
 mod lines;
 mod markdown;
+mod outcome;
 mod report;
 mod sides;
 mod sub_paths;
@@ -39,7 +46,7 @@ use larder_objects::manifest::{Loader, Manifests};
 use self::json::Report;
 use crate::{
     args::{DiffArgs, DiffOutput},
-    offline::{ClusterObjects, Offline},
+    offline::{ClusterObjects, Offline, Outside},
     outcome::Failure,
     output::{self, Style, html::write_page, json::write_json, yaml::write_yaml},
     rendered::RenderedPod,
@@ -74,8 +81,8 @@ fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
         from.assume_written();
         to.assume_written();
     } else {
-        from.assume_missing(Some(&to));
-        to.assume_missing(Some(&from));
+        from.take_outside(Outside::Perhaps { other: &to });
+        to.take_outside(Outside::Perhaps { other: &from });
     }
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
     let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods, sides.left_out);

@@ -14,7 +14,7 @@ use crate::{
     agent::{default_namespace, origin},
     args::{RenderArgs, RenderOutput},
     cluster, input,
-    offline::{ClusterObjects, Offline, OfflinePod},
+    offline::{ClusterObjects, Offline, OfflinePod, Outside},
     outcome::{Failure, partial_if},
     output::{self, Style, html::write_page, json::write_json, yaml::write_yaml},
     rendered::{RenderedPod, document},
@@ -46,7 +46,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
         Offline::new(manifests, cluster)
     };
     if args.assume_missing {
-        offline.assume_missing(None);
+        offline.take_outside(Outside::Assumed);
     }
     let pods = chosen(args, &offline, &namespace)?.into_iter();
     let rendered: Vec<_> = pods.map(|pod| RenderedPod::new(pod, &offline)).collect();

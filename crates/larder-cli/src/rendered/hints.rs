@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use larder_objects::{ConfigMap, Kind, Secret, chain, references::secrets_of_volume};
+use larder_objects::{
+    ConfigMap, Kind, Secret, chain, manifest::most_similar, references::secrets_of_volume,
+};
 use larder_projection::{
     Absent, ContainerView, EnvironmentError, Inputs, Keyed, MountError, ObjectError, PayloadError,
-    SourceError, UnknownSource, VolumeKind, pod_volumes,
+    SourceError, VolumeKind, pod_volumes,
 };
 
 use super::{
@@ -47,15 +49,17 @@ impl RenderedPod<'_> {
         }
     }
 
-    /// What a key that an object lacks may be instead.
-    pub(crate) fn key_hint(&self, source: &UnknownSource) -> Option<String> {
-        let (kind, (name, key)) = (source.object?, source.lacking.as_ref()?);
-        Some(self.similar_key(kind, name, key)).filter(|hint| !hint.is_empty())
-    }
-
     /// What the `key` that an object lacks may be instead; empty if nothing is known.
     pub(crate) fn similar_key(&self, kind: Kind, name: &str, key: &str) -> String {
         did_you_mean(key, keys(self.inputs, kind, name).unwrap_or_default())
+    }
+
+    /// The name of an object of the manifests that is likely to be meant.
+    pub(crate) fn similar_object(&self, kind: Kind, name: &str) -> Option<String> {
+        let objects = self.offline.objects();
+        let near = objects.filter(|(of, key)| *of == kind && *key.namespace == *self.namespace());
+        let names = near.map(|(_, key)| &*key.name);
+        most_similar(name, names).map(str::to_owned)
     }
 
     /// The optional objects and keys among `all`, each line with what may be meant instead; empty if that is not known.

@@ -10,7 +10,11 @@ use larder_projection::fs_group;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{pod::RenderedPod, warnings};
+use super::{
+    pod::RenderedPod,
+    token::{ShownMount, TOKEN_PATH, TOKEN_VOLUME},
+    warnings,
+};
 use crate::output::{
     json::{file, not_read},
     references::References,
@@ -41,10 +45,14 @@ struct Document<'r> {
     pods: Vec<PodReport<'r>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_read: Vec<Value>,
+    version: u32,
     /// What deserves a look outside of containers and volumes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
+
+/// Version of the format; it changes when a program that reads it must change.
+const VERSION: u32 = 1;
 
 /// All pods, the paths or objects that could not be read, with the reasons, and what deserves a look in the manifests.
 pub(crate) fn document(
@@ -60,6 +68,7 @@ pub(crate) fn document(
         warnings: warnings.iter().cloned().chain(of_pods).collect(),
         pods: pods.iter().map(pod).collect(),
         not_read: not_read(all_not_read),
+        version: VERSION,
     }
 }
 
@@ -76,7 +85,7 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 /// A container or volume: what it has, or why it has nothing; the values in it that are not known; what deserves a look.
-fn part(mut part: Value, unknown: BTreeMap<&str, String>, warnings: Vec<String>) -> Value {
+fn part(mut part: Value, unknown: BTreeMap<String, String>, warnings: Vec<String>) -> Value {
     if !unknown.is_empty() {
         part["unknown"] = json!(unknown);
     }
@@ -92,16 +101,28 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
             Ok(view) => {
                 let variables = view.environment.iter();
                 let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
-                json!({"env": variables.collect::<BTreeMap<_, _>>()})
+                let mounts = rendered.all_mounts(container, &view.mounts);
+                let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
+                json!({"env": variables.collect::<BTreeMap<_, _>>(), "mounts": mounts})
             }
             Err(error) => json!({"error": rendered.start_error(error)}),
         };
-        let variables = view.iter().flat_map(|view| {
+        let unknown = view.iter().flat_map(|view| {
             let environment = &view.environment;
-            environment.iter().chain(environment.opaque())
+            let named = environment.iter();
+            let named = named
+                .filter_map(|(name, one)| Some((name.to_owned(), one.value.unknown()?.text())));
+            let opaque = environment.opaque().into_iter();
+            let parts = view.mounts.iter();
+            let parts = parts.filter_map(|mount| {
+                Some((
+                    mount.mount_path.clone(),
+                    mount.unknown_sub_path.as_ref()?.text(),
+                ))
+            });
+            let opaque = opaque.map(|(name, all)| (name, all.text()));
+            named.chain(opaque).chain(parts)
         });
-        let unknown =
-            variables.filter_map(|(name, variable)| Some((name, variable.value.unknown()?.text())));
         let mut warnings = rendered.missing_secrets(container);
         let found = view.iter();
         warnings.extend(found.flat_map(|view| warnings::of_container(rendered, container, view)));
@@ -110,21 +131,25 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
     let volumes = rendered.volumes.values().map(|(volume, projection)| {
         let shown = match projection {
             Ok(projection) => {
-                let files = projection.payload.iter().map(|(path, one)| {
+                let files = projection.paths().filter_map(|path| {
+                    let view = projection.look_up(path.as_str());
+                    let top = view.layers.last().map(|layer| &layer.file);
+                    let one = top.or(view.below.map(|(file, _)| file))?;
                     let owner = one.owner.filter(|_| projection.names_owner);
                     let data = BASE64.encode(&*one.data).into();
-                    (path.as_str(), file(one.mode, owner, None, data))
+                    Some((path.as_str(), file(one.mode, owner, None, data)))
                 });
                 json!({"files": files.collect::<BTreeMap<_, _>>()})
             }
             Err(error) => json!({"error": rendered.volume_error(error)}),
         };
         let unknown = projection.iter().flat_map(|projection| {
-            let named = projection.payload.iter();
-            let named = named.map(|(path, file)| (path.as_str(), file));
-            named.chain(projection.opaque.as_ref().map(|(file, _)| (ALL, file)))
+            let named = projection.paths().filter_map(|path| {
+                let term = projection.look_up(path.as_str()).term()?;
+                Some((path.to_string(), term.text()))
+            });
+            named.chain(projection.opaque().map(|all| (ALL.to_owned(), all.text())))
         });
-        let unknown = unknown.filter_map(|(path, file)| Some((path, file.data.unknown()?.text())));
         let warnings = warnings::of_volume(rendered, volume);
         (&*volume.name, part(shown, unknown.collect(), warnings))
     });
@@ -149,6 +174,27 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         volumes: volumes.collect(),
         on_change: on_change.collect(),
     }
+}
+
+/// One mount. A part of the volume that is not known is empty.
+fn mount(shown: ShownMount<'_>) -> Value {
+    let ShownMount::Own(mount) = shown else {
+        return json!({"path": TOKEN_PATH, "volume": TOKEN_VOLUME, "readOnly": true});
+    };
+    let mut json = json!({
+        "path": mount.mount_path,
+        "volume": mount.volume.name,
+        "readOnly": mount.read_only,
+    });
+    if let Some(path) = &mount.sub_path {
+        let path = if mount.unknown_sub_path.is_some() {
+            ""
+        } else {
+            path
+        };
+        json["subPath"] = path.into();
+    }
+    json
 }
 
 #[cfg(test)]

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, HashSet};
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_containers::subpaths::ANNOTATION;
-use larder_objects::ObjectKey;
+use larder_objects::{Kind, ObjectKey};
 use larder_on_change::{
     PodOutline,
     parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
 };
 use larder_projection::{
     ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, Origin,
-    PayloadError, Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts,
-    pod_volumes, project, used_volumes,
+    PayloadError, Projection, RuntimeFeatures, Unavailable, VolumeKind, containers, environment,
+    mounts, partial_environment, partial_mounts, pod_volumes, project, used_volumes,
 };
 
 use crate::offline::{Offline, OfflinePod};
@@ -26,8 +26,12 @@ pub(crate) struct RenderedPod<'a> {
     pub(crate) offline: &'a Offline,
     /// Place of the pod in the manifests.
     pub(crate) source: &'a str,
+    /// The kind of the workload whose pod it is; `Pod` for one of its own.
+    pub(crate) workload_kind: &'a str,
     /// All containers: init, regular, ephemeral.
     pub(crate) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
+    /// Of each container that does not start, what can be computed of its view.
+    partial: BTreeMap<usize, RenderedContainer<'a>>,
     /// The volumes that are filled from objects, mounted or not, by name.
     pub(crate) volumes: IndexMap<&'a str, (&'a Volume, ProjectionResult<'a>)>,
     /// The hooks that annotations ask for, with their containers' names in them.
@@ -59,11 +63,13 @@ pub(crate) fn mount_table<'a>(
     container: ContainerView<'a>,
     environment: &Environment<'_>,
 ) -> Result<MountTable<'a>, MountError> {
-    let runtime = RuntimeFeatures {
-        recursive_read_only: true,
-    };
-    mounts(pod, container, environment, runtime)
+    mounts(pod, container, environment, RUNTIME)
 }
+
+/// A runtime with all features.
+const RUNTIME: RuntimeFeatures = RuntimeFeatures {
+    recursive_read_only: true,
+};
 
 impl<'a> RenderedPod<'a> {
     /// Whether it asks larder to update what running containers see by `subPath`.
@@ -84,19 +90,41 @@ impl<'a> RenderedPod<'a> {
     }
 
     pub(crate) fn new(pod: &'a OfflinePod, offline: &'a Offline) -> Self {
+        let workload_kind = &pod.workload_kind;
         let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
         let views = containers(pod);
-        let views = views.map(|view| {
-            let rendered = || {
-                let environment = environment(pod, view, inputs)?;
-                let mounts = mount_table(pod, view, &environment)?;
-                Ok(RenderedContainer {
+        let views: Vec<_> = views
+            .map(|view| {
+                let rendered = || {
+                    let environment = environment(pod, view, inputs)?;
+                    let mounts = mount_table(pod, view, &environment)?;
+                    Ok(RenderedContainer {
+                        environment,
+                        mounts,
+                    })
+                };
+                (view, rendered())
+            })
+            .collect();
+        let failed = views
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, view))| view.is_err());
+        let partial = failed.map(|(index, (view, _))| {
+            let environment = partial_environment(pod, *view, inputs);
+            let environment = environment
+                .map(|(environment, _)| environment)
+                .unwrap_or_default();
+            let (mounts, _) = partial_mounts(pod, *view, &environment, RUNTIME);
+            (
+                index,
+                RenderedContainer {
                     environment,
                     mounts,
-                })
-            };
-            (view, rendered())
+                },
+            )
         });
+        let partial = partial.collect();
         let volumes = pod_volumes(pod).filter(|volume| VolumeKind::of(volume).is_some());
         let volumes = volumes.map(|volume| (&*volume.name, (volume, project(pod, volume, inputs))));
         let annotations = pod.metadata.annotations.as_ref();
@@ -105,7 +133,9 @@ impl<'a> RenderedPod<'a> {
             inputs,
             offline,
             source,
-            containers: views.collect(),
+            workload_kind,
+            containers: views,
+            partial,
             used: used_volumes(pod),
             volumes: volumes.collect(),
             hooks: annotated_hooks(
@@ -136,6 +166,20 @@ impl<'a> RenderedPod<'a> {
         is_pinned.then(|| format!("{} {name}", kind.object_type().singular))
     }
 
+    /// The view of the container at `index`, as far as it can be computed.
+    pub(super) fn view(&self, index: usize) -> Option<&RenderedContainer<'a>> {
+        let (_, view) = self.containers.get(index)?;
+        view.as_ref().ok().or_else(|| self.partial.get(&index))
+    }
+
+    /// Whether not all of an object is known.
+    pub(crate) fn is_unknown(&self, kind: Kind, name: &str) -> bool {
+        match kind {
+            Kind::ConfigMap => is_unknown(self.inputs.config_maps.get(name)),
+            Kind::Secret => is_unknown(self.inputs.secrets.get(name)),
+        }
+    }
+
     /// The content of the volume `name`; `None` if it is not filled from objects.
     pub(crate) fn projection(&self, name: &str) -> Option<&ProjectionResult<'a>> {
         self.volumes.get(name).map(|(_, projection)| projection)
@@ -152,4 +196,8 @@ impl<'a> RenderedPod<'a> {
             || self.volumes.values().any(|(_, filled)| filled.is_err())
             || self.hooks.iter().any(|found| found.hooks.is_err())
     }
+}
+
+fn is_unknown<T>(found: Option<&Result<T, Unavailable>>) -> bool {
+    matches!(found, Some(Err(Unavailable::Unknown(_))))
 }

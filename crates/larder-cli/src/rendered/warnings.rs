@@ -2,18 +2,23 @@
 //!
 //! Invariant: no byte of a Secret is in a warning.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_agent::annotations;
 use larder_objects::Kind;
 use larder_projection::{
-    Absent, ContainerView, Environment, Inputs, Mount, Origin, Unknown, expand, pod_volumes,
+    Absent, ContainerView, Environment, Inputs, Mount, Origin, TrustBundles, expand, fs_group,
+    pod_volumes,
 };
 use serde_json::Value;
 
 use super::{
-    RenderedPod, container::files_below, hints::keys, pod::RenderedContainer, words::size,
+    RenderedPod,
+    container::{ContainerContent, files_below},
+    hints::keys,
+    pod::RenderedContainer,
+    words::size,
 };
 use crate::{offline::with_hint, output};
 
@@ -23,6 +28,9 @@ const MAX_STRING: usize = 128 << 10;
 const MAX_SUM: usize = 2 << 20;
 /// Size of the pointer to a string.
 const POINTER: usize = 8;
+
+/// Most files that are named because nobody can read them.
+const MAX_UNREADABLE: usize = 20;
 
 /// What deserves a look in a container that starts.
 pub(super) fn of_container(
@@ -34,7 +42,7 @@ pub(super) fn of_container(
     for mount in &view.mounts {
         if let (Some(path), None) = (&mount.sub_path, &mount.unknown_sub_path)
             && let Some(Ok(projection)) = pod.projection(&mount.volume.name)
-            && projection.opaque.is_none()
+            && projection.any_keys().is_empty()
             && files_below(&projection.payload, path).next().is_none()
             && let Some(path) = mount.shown_sub_path()
         {
@@ -44,12 +52,6 @@ pub(super) fn of_container(
             ));
         }
     }
-    let unknown = view.environment.unknown().flat_map(Unknown::sources);
-    let hints = unknown.filter_map(|source| {
-        let hint = pod.key_hint(source)?;
-        Some(format!("{}: {hint}", source.what))
-    });
-    found.extend(hints.collect::<BTreeSet<_>>());
     found.extend(absent(pod, view.environment.absent()));
     unexpanded(container, view, &mut found);
     found.extend(blocked(pod, view));
@@ -61,7 +63,51 @@ pub(super) fn of_container(
         with_newline.map(|(name, _)| format!("{name}: the value of a Secret ends in a newline")),
     );
     too_large(view, &mut found);
+    found.extend(unreadable(pod, container, view));
     found
+}
+
+/// Whether the manifests are those of an API server, which has more than was asked for.
+fn is_of_cluster(pod: &RenderedPod<'_>) -> bool {
+    matches!(pod.inputs.trust_bundles, TrustBundles::Partial(_))
+}
+
+/// Files that the process may not read: it is no root, they are of root, and the pod names no group for them.
+fn unreadable(
+    pod: &RenderedPod<'_>,
+    container: &ContainerView<'_>,
+    view: &RenderedContainer<'_>,
+) -> Vec<String> {
+    let of_pod = pod
+        .pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref());
+    let own = container.security_context;
+    let user = own.and_then(|context| context.run_as_user);
+    let user = user.or(of_pod.and_then(|context| context.run_as_user));
+    let group = own.and_then(|context| context.run_as_group);
+    let group = group.or(of_pod.and_then(|context| context.run_as_group));
+    let Some(user) = user.filter(|user| *user != 0 && fs_group(pod.pod).is_none()) else {
+        return Vec::new();
+    };
+    // Without a group of its own, the process has the one of root.
+    let is_of_group = group.unwrap_or(0) == 0;
+    let content = ContainerContent::new(container, &view.environment, &view.mounts, pod);
+    let found = content.paths().into_iter().filter_map(|path| {
+        let file = content.look_up(&path).shown()?;
+        let owner = i64::from(file.file.owner.unwrap_or(0));
+        let mode = file.file.mode;
+        let may_read = if owner == user {
+            mode & 0o400 != 0
+        } else {
+            mode & 0o004 != 0 || is_of_group && mode & 0o040 != 0
+        };
+        (!may_read).then(|| {
+            format!("{path}: user {user} cannot read it: mode {mode:04o}, user {owner}, and the pod has no fsGroup")
+        })
+    });
+    found.take(MAX_UNREADABLE).collect()
 }
 
 /// Optional objects and keys that are missing, if something else may be meant.
@@ -130,11 +176,11 @@ fn unexpanded(
             }
         }
     }
-    let has_opaque = view.environment.opaque().next().is_some();
+    let has_any_keys = !view.environment.any_keys().is_empty();
     for word in container.command.iter().chain(container.args) {
         // Others may be meant for a shell.
         let names = references(word).into_iter().filter(|name| is_name(name));
-        let unknown = names.filter(|name| !has_opaque && view.environment.get(name).is_none());
+        let unknown = names.filter(|name| !has_any_keys && view.environment.get(name).is_none());
         found.extend(unknown.map(|name| {
             format!("the command has $({name}), which stays as it is: no variable has this name")
         }));
@@ -259,12 +305,27 @@ pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
 pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
     let secrets = pod.missing_pull_secrets();
     // Otherwise they are taken as there.
-    let secrets = secrets.filter(|_| pod.inputs.assumptions.missing.is_none());
+    let secrets = secrets.filter(|_| !pod.offline.takes_outside);
     let secrets = secrets.map(|text| ("imagePullSecrets".to_owned(), text));
+    let (namespace, account) = (pod.namespace(), pod.account());
+    let has_account = pod.offline.has_account(namespace, account) || is_of_cluster(pod);
+    let account = (!has_account).then(|| {
+        let text = format!("ServiceAccount {account} is not among the manifests");
+        ("serviceAccountName".to_owned(), text)
+    });
+    let claims = pod_volumes(pod.pod).filter_map(|volume| {
+        let claim = &volume.persistent_volume_claim.as_ref()?.claim_name;
+        // Those of a StatefulSet are made with its pods.
+        let is_made = *claim == format!("{}-{}-0", volume.name, pod.name());
+        let is_there = is_made || pod.offline.has_claim(namespace, claim) || is_of_cluster(pod);
+        let text = format!("PersistentVolumeClaim {claim} is not among the manifests");
+        (!is_there).then(|| (format!("volume {}", volume.name), text))
+    });
     let annotations = pod.pod.metadata.annotations.iter();
     let annotations = annotations.flat_map(annotations::misspelled);
     let annotations = annotations.map(|found| (format!("annotation {}", found.key), found.problem));
-    secrets.chain(annotations).collect()
+    let missing = account.into_iter().chain(claims);
+    secrets.chain(missing).chain(annotations).collect()
 }
 
 /// Modes of a volume and its items that look like octal numbers.

@@ -5,7 +5,10 @@ use k8s_openapi::api::core::v1::Volume;
 use larder_objects::{Kind, volume_sources};
 use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unknown, Variable};
 
-use super::pod::RenderedPod;
+use super::{
+    pod::RenderedPod,
+    token::{ShownMount, TOKEN_VOLUME},
+};
 use crate::output::escaped;
 
 /// Longest value that is shown whole, in characters.
@@ -138,9 +141,10 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
             format!("key {key} of file {path} in volume {volume}")
         }
         Origin::Service { namespace, name } => format!("Service {namespace}/{name}"),
-        Origin::Token { audience: None } => "service account token (a placeholder)".to_owned(),
+        Origin::Token { audience: None, .. } => "service account token (a placeholder)".to_owned(),
         Origin::Token {
             audience: Some(audience),
+            ..
         } => format!("service account token for {audience} (a placeholder)"),
         Origin::TrustBundle => "ClusterTrustBundles".to_owned(),
         Origin::PodCertificate { signer } => format!("pod certificate of {signer}"),
@@ -156,6 +160,16 @@ pub(crate) fn heading(container: &ContainerView<'_>) -> String {
         ContainerKind::Ephemeral => "ephemeral container",
     };
     format!("{kind} {}", container.name)
+}
+
+/// What is mounted.
+pub(crate) fn shown_mount(mount: ShownMount<'_>) -> String {
+    match mount {
+        ShownMount::Own(mount) => mount_source(mount),
+        ShownMount::Token(account) => {
+            format!("volume {TOKEN_VOLUME}: token of service account {account}, read-only")
+        }
+    }
 }
 
 /// The volume, or the part of it, that is mounted: `a of volume cfg: ConfigMap app, read-only`.

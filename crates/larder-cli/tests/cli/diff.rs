@@ -6,6 +6,7 @@ mod recipes;
 mod sides;
 mod sub_paths;
 mod trees;
+mod truth;
 mod unknown;
 mod verdicts;
 

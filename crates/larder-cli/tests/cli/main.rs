@@ -52,6 +52,7 @@ mod ui;
 mod upgrade;
 mod vectors;
 mod warnings;
+mod worlds;
 
 use std::{
     fs,

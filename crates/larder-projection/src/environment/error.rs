@@ -57,6 +57,12 @@ pub enum EnvironmentError {
         /// Name of the first variable beyond the limit.
         name: String,
     },
+    /// The value depends on too much that is not known, through references.
+    #[error("environment variable {name:?} depends on too many values that are not known")]
+    TooDeep {
+        /// Name of the variable.
+        name: String,
+    },
     /// A process cannot have this variable.
     #[error("environment variable {name:?} contains a NUL byte")]
     Nul {

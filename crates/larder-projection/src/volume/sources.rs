@@ -36,7 +36,10 @@ impl<'a> Collector<'a> {
                     let unknown = match error {
                         TrustBundleError::Partial => Some(Unknown::of_fact(what)),
                         TrustBundleError::NotFound(_) | TrustBundleError::NoMatch => {
-                            self.inputs.assumptions.written_later(what)
+                            let assumptions = &self.inputs.assumptions;
+                            let is_missing = named
+                                .is_some_and(|name| assumptions.missing_bundles.contains(name));
+                            assumptions.written_later(what).filter(|_| !is_missing)
                         }
                         _ => None,
                     };
@@ -58,7 +61,10 @@ impl<'a> Collector<'a> {
         let token = self.inputs.tokens.get(&request);
         let token = held(token, "failed to fetch token: no token").map_err(SourceError::Token)?;
         let file = self.special(Value::Borrowed(token), source.user)?;
+        let spec = self.pod.spec.as_ref();
+        let account = spec.and_then(|spec| spec.service_account_name.as_deref());
         let origin = Origin::Token {
+            account: account.unwrap_or_default(),
             audience: source.audience.as_deref().filter(|text| !text.is_empty()),
         };
         self.add(VolumePath::parse(&source.path)?, file, origin);
@@ -123,6 +129,8 @@ fn held<'a, T>(input: Option<&'a Result<T, Unavailable>>, missing: &str) -> Resu
     match input {
         Some(Ok(held)) => Ok(held),
         Some(Err(Unavailable::Failed(message))) => Err(message.to_string()),
-        Some(Err(Unavailable::NotFound)) | None => Err(missing.to_owned()),
+        Some(Err(Unavailable::NotFound | Unavailable::Unknown(_))) | None => {
+            Err(missing.to_owned())
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod completions;
 mod downward;
 mod environment;
 mod kubelet_texts;

@@ -1,15 +1,22 @@
 //! Differences as JSON, for programs. A secret that is not to be shown is `null`.
 
+use std::{borrow::Cow, collections::BTreeMap};
+
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use larder_objects::{Kind, ObjectKey};
 use larder_projection::{Unknown, Variable};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, Verdict};
+use super::{
+    both_sides::ServiceVariables,
+    compare::{Comparison, PodDiff},
+    container::{ContainerDiff, Verdict},
+    edits::{Edit, Edits},
+};
 use crate::{
     output::json::{self, not_read},
-    rendered::{MountedFile, text, words::mount_source},
+    rendered::{MountedFile, ShownMount, text, words::shown_mount},
 };
 
 /// Version of the format; it changes when a program that reads it must change.
@@ -25,6 +32,8 @@ pub(super) struct Report<'c> {
     /// With whether Secrets are shown.
     #[serde(serialize_with = "pods")]
     pods: (&'c [PodDiff<'c>], bool),
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    services: &'c BTreeMap<String, ServiceVariables>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unknown: Vec<Value>,
     unreferenced: Vec<Value>,
@@ -44,13 +53,14 @@ fn pods<S: Serializer>(
 impl<'c> Report<'c> {
     pub(super) fn new(comparison: &'c Comparison<'c>, show_secrets: bool) -> Self {
         let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
-            json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
+            json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what.to_string()})
         });
         let object = |(kind, key): &(Kind, ObjectKey)| json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name});
         Self {
             not_compared: &comparison.left_out.not_compared,
             not_read: not_read(&comparison.left_out.not_read),
             pods: (&comparison.pods, show_secrets),
+            services: &comparison.services,
             unknown: unknown.collect(),
             unreferenced: comparison.unreferenced.iter().map(object).collect(),
             unseen: comparison.unseen.iter().map(object).collect(),
@@ -83,7 +93,7 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
     let is_shown = |is_secret: bool| !is_secret || show_secrets;
     let both = |from: Value, to: Value| json!({"from": from, "to": to});
     let variable =
-        |one: &&Variable<'_>| Value::from(is_shown(one.secret).then(|| text(&one.value)));
+        |one: &Cow<'_, Variable<'_>>| Value::from(is_shown(one.secret).then(|| text(&one.value)));
     let file = |one: &MountedFile<'_>| {
         let data = is_shown(one.is_secret()).then(|| BASE64.encode(&*one.file.data));
         json::file(one.file.mode, one.file.owner, one.group, data.into())
@@ -99,15 +109,16 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         change
     };
     let (verdict, error) = match &diff.verdict {
-        // It sees nothing on both.
-        Verdict::Same | Verdict::Unknown => ("same", None),
+        Verdict::Same => ("same", None),
+        Verdict::Neither(error) => ("neither", Some(error)),
+        Verdict::Unknown { .. } => ("unknown", None),
         Verdict::Live => ("live", None),
         // Of a container that is gone, nothing starts again as it was.
         Verdict::Restart | Verdict::Removed => ("restart", None),
         Verdict::Starts => ("starts", None),
         Verdict::Fails(error) => ("fails", Some(error)),
     };
-    let changed_variable = |from: &&Variable<'_>, to: &&Variable<'_>| {
+    let changed_variable = |from: &Cow<'_, Variable<'_>>, to: &Cow<'_, Variable<'_>>| {
         let mut change = both(variable(from), variable(to));
         // Of two that are not known, the sources are what differs.
         let sources = |one: &Variable<'_>| {
@@ -127,6 +138,13 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
     if !diff.unknown.is_empty() {
         container["unknown"] = json!(diff.unknown);
     }
+    if !diff.unless.is_empty() {
+        let unless = diff.unless.iter().map(|unmet| match &unmet.hint {
+            Some(hint) => json!({"what": unmet.what, "hint": hint}),
+            None => json!({"what": unmet.what}),
+        });
+        container["unless"] = unless.collect();
+    }
     if !diff.immutable.is_empty() {
         container["immutable"] = json!(diff.immutable);
     }
@@ -137,7 +155,7 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         container["change"] = "removed".into();
     }
     if !diff.mounts.is_empty() {
-        let mount = |one: &&_| Value::from(mount_source(one));
+        let mount = |one: &ShownMount<'_>| Value::from(shown_mount(*one));
         let changed_mount = |from: &_, to: &_| both(mount(from), mount(to));
         container["mounts"] = changes(&diff.mounts, mount, changed_mount);
     }

@@ -7,8 +7,10 @@
 use std::io::{self, Write};
 
 use super::{
-    compare::{Comparison, Edit, PodDiff, Verdict},
-    report::{containers, notes, pods, summary, verdict},
+    compare::{Comparison, PodDiff},
+    container::Verdict,
+    edits::Edit,
+    report::{containers, notes, pods, summary, unless, verdict},
     tree::differences,
 };
 use crate::output::{count, escaped};
@@ -77,14 +79,18 @@ fn row(pod: &PodDiff<'_>) -> String {
         return format!("| {name} | | removed |\n");
     }
     let containers = containers(pod).into_iter();
-    let containers =
-        containers.filter(|one| !matches!(one.verdict, Verdict::Same | Verdict::Unknown));
+    let containers = containers.filter(|one| !matches!(one.verdict, Verdict::Same));
     let rows = containers.map(|container| {
-        let verdict = match container.verdict {
+        let unless = container.unless.iter().map(unless);
+        let verdicts = match container.verdict {
             // The reason may quote names.
-            Verdict::Fails(_) => code(&verdict(container)),
+            Verdict::Fails(_) | Verdict::Neither(_) | Verdict::Unknown { .. } => {
+                code(&verdict(container))
+            }
             _ => verdict(container),
         };
+        let unless = unless.map(|text| code(&text));
+        let verdict = unless.chain([verdicts]).collect::<Vec<_>>().join("<br>");
         let container = code(container.container.name);
         format!("| {name} | {container} | {verdict} |\n")
     });

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use larder_projection::Mount;
-
 use super::{
-    compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict, has_other_permissions},
+    compare::{Comparison, PodDiff},
+    container::{ContainerDiff, Remark, Unmet, Verdict, has_other_permissions},
+    edits::Edit,
     lines::{DiffLine, unified},
     sub_paths::SubPathDiff,
 };
 use crate::{
-    output::first_names,
+    output::{count, first_names},
     rendered::{
-        MountedFile,
-        words::{self, mount_source, size},
+        MountedFile, ShownMount,
+        words::{self, shown_mount, size},
     },
 };
 
@@ -29,7 +29,13 @@ const NO_DIFFERENCE: &str = "No container sees a difference.";
 pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
     match &diff.verdict {
         Verdict::Same => "sees no difference".to_owned(),
-        Verdict::Unknown => "would start on neither side".to_owned(),
+        Verdict::Neither(error) => format!("would start on neither side: {error}"),
+        Verdict::Unknown { possible, deciding } => {
+            let words = possible.iter().map(|outcome| outcome.words());
+            let (words, deciding): (Vec<_>, Vec<_>) =
+                (words.collect(), deciding.iter().cloned().collect());
+            format!("{}: {} decides", words.join(" or "), deciding.join(", "))
+        }
         Verdict::Live if diff.sub_paths == SubPathDiff::Updated => {
             format!("sees it without a restart, {}", diff.sub_paths.words())
         }
@@ -56,28 +62,68 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
     }
 }
 
+/// `would not start unless there is secret web-evn; did you mean "web-env"?`
+pub(super) fn unless(unmet: &Unmet) -> String {
+    let hint = unmet.hint.as_ref();
+    let hint = hint
+        .map(|name| format!("; did you mean {name:?}?"))
+        .unwrap_or_default();
+    format!("would not start unless there is {}{hint}", unmet.what)
+}
+
 /// What was not read, not compared, and not known: a line each.
 pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
-    let mut containers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut containers: BTreeMap<(&Remark, Option<&str>), Vec<String>> = BTreeMap::new();
     for (pod, container, what) in &comparison.unknown {
+        let maker = comparison
+            .makers
+            .get(&(pod.namespace.to_string(), what.to_string()));
         let container = format!("{pod} container {container}");
-        containers.entry(what).or_default().push(container);
+        let key = (what, maker.map(String::as_str));
+        containers.entry(key).or_default().push(container);
     }
-    let unknown = containers.into_iter().map(|(what, containers)| {
+    let unknown = containers.into_iter().map(|((what, maker), containers)| {
         let containers = first_names(&containers, MAX_NAMED);
-        let hint = comparison.hints.get(what);
-        let hint = hint.map(|hint| format!(", {hint}")).unwrap_or_default();
-        format!("not known, taken as there and unchanged: {what}{hint} ({containers})")
+        let maker = maker.map(|maker| format!(", {maker}")).unwrap_or_default();
+        let not_known = match what {
+            Remark::Unknown(_) => "not known: ",
+            Remark::Neither(_) => "",
+        };
+        format!("{not_known}{what}{maker} ({containers})")
     });
     let not_read = comparison.left_out.not_read.iter();
     let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));
     let not_compared = comparison.left_out.not_compared.iter().cloned();
-    not_read.chain(not_compared).chain(unknown).collect()
+    let services = comparison.services.iter().flat_map(|(namespace, names)| {
+        let all = [
+            ("get", &names.added),
+            ("lose", &names.removed),
+            ("get other values of", &names.changed),
+        ];
+        let all = all.into_iter().filter(|(_, names)| !names.is_empty());
+        all.map(move |(verb, names)| {
+            let names: Vec<_> = names.iter().cloned().collect();
+            let variables = count(names.len(), "variable");
+            let names = first_names(&names, MAX_NAMED);
+            format!("new pods of namespace {namespace} {verb} {variables} of Services: {names}")
+        })
+    });
+    not_read
+        .chain(not_compared)
+        .chain(services)
+        .chain(unknown)
+        .collect()
 }
 
 /// The words for the pods of each [`rank`], and for one container or many.
-const WORDS: [(&str, &str, &str); 5] = [
+const WORDS: [(&str, &str, &str); 8] = [
     ("would not start", "would not start", "would not start"),
+    (
+        "would not start unless",
+        "would not start unless something is there that no document has",
+        "would not start unless something is there that no document has",
+    ),
+    ("may differ", "may differ", "may differ"),
     ("needs a restart", "needs a restart", "need a restart"),
     (
         "live",
@@ -85,26 +131,36 @@ const WORDS: [(&str, &str, &str); 5] = [
         "see it without a restart",
     ),
     ("starts", "starts", "start"),
+    (
+        "would start on neither side",
+        "would start on neither side",
+        "would start on neither side",
+    ),
     ("removed", "is removed", "are removed"),
 ];
 
-/// The rank of a verdict: what needs attention first. The last two need none.
-fn rank(verdict: &Verdict) -> usize {
-    match verdict {
+/// The rank of a container: what needs attention first. The last one needs none.
+fn rank(diff: &ContainerDiff<'_>) -> usize {
+    match &diff.verdict {
         Verdict::Fails(_) => 0,
-        Verdict::Restart => 1,
-        Verdict::Live => 2,
-        Verdict::Starts => 3,
-        Verdict::Removed => 4,
-        Verdict::Unknown => 5,
-        Verdict::Same => 6,
+        _ if !diff.unless.is_empty() => 1,
+        Verdict::Unknown { .. } => 2,
+        Verdict::Restart => 3,
+        Verdict::Live => 4,
+        Verdict::Starts => 5,
+        Verdict::Neither(_) => 6,
+        Verdict::Removed => REMOVED,
+        Verdict::Same => 8,
     }
 }
+
+/// The rank of what is removed.
+const REMOVED: usize = 7;
 
 /// The containers of a pod, what needs attention first.
 pub(super) fn containers<'d, 'r>(pod: &'d PodDiff<'r>) -> Vec<&'d ContainerDiff<'r>> {
     let mut containers: Vec<_> = pod.containers.iter().collect();
-    containers.sort_by_key(|container| rank(&container.verdict));
+    containers.sort_by_key(|container| rank(container));
     containers
 }
 
@@ -117,8 +173,7 @@ pub(super) fn pods<'d, 'r>(comparison: &'d Comparison<'r>) -> Vec<&'d PodDiff<'r
 
 fn pod_rank(pod: &PodDiff<'_>) -> usize {
     let containers = pod.containers.iter();
-    let ranks = containers.map(|container| rank(&container.verdict));
-    ranks.min().unwrap_or_else(|| rank(&Verdict::Removed))
+    containers.map(rank).min().unwrap_or(REMOVED)
 }
 
 /// The pods of each verdict, with the numbers of their trees.
@@ -141,7 +196,7 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
         .enumerate()
         .filter_map(|(place, (_, one, many))| {
             let all = comparison.pods.iter().flat_map(|pod| &pod.containers);
-            let found = all.filter(|container| rank(&container.verdict) == place);
+            let found = all.filter(|container| rank(container) == place);
             counted(found.count(), one, many)
         });
     let containers: Vec<_> = containers.collect();
@@ -208,14 +263,15 @@ pub(super) fn arrow(from: Option<String>, to: Option<String>) -> String {
 }
 
 /// The mode of a file, its owner if it has one, and its group.
-pub(super) fn permissions(one: MountedFile<'_>) -> String {
+pub(super) fn permissions(one: &MountedFile<'_>) -> String {
     words::permissions(one.file.mode, one.file.owner, one.group)
 }
 
 /// The volumes of a mount on both sides.
-pub(super) fn mount(edit: &Edit<&Mount<'_>>) -> String {
+pub(super) fn mount(edit: &Edit<ShownMount<'_>>) -> String {
     let (from, to) = edit.sides();
-    let text = arrow(from.map(mount_source), to.map(mount_source));
+    let source = |mount: &ShownMount<'_>| shown_mount(*mount);
+    let text = arrow(from.map(source), to.map(source));
     match edit {
         Edit::Changed(..) if !text.contains(" → ") => format!("{text}: its definition differs"),
         _ => text,

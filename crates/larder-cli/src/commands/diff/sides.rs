@@ -15,6 +15,7 @@ use crate::{
     agent::{default_namespace, origin},
     args::DiffArgs,
     cluster, input,
+    offline::maker_words,
     outcome::Failure,
     output,
 };
@@ -45,7 +46,10 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
     }
     let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
     let namespace = default_namespace(args.namespace.as_deref(), kubeconfig, context)?;
-    let loader = || Loader::new(namespace.as_str()).recursive(args.recursive);
+    let loader = || {
+        let loader = Loader::new(namespace.as_str()).recursive(args.recursive);
+        loader.by_workload()
+    };
     let load = |paths: &[PathBuf]| input::load(loader(), paths);
     let (mut left_out, mut cluster) = (LeftOut::default(), None);
     let (from, to) = if args.kubeconfig.is_some() {
@@ -55,6 +59,14 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
         let ((from, to, unseen), missed) = cluster::sides(source, loader(), to)?;
         left_out.not_read = missed.reasons;
         cluster = Some(missed.objects);
+        left_out.not_compared.extend(to.made.iter().map(|made| {
+            let maker = maker_words(&made.maker);
+            format!(
+                "{maker} is not compared: the values of {} {} are those of the API server",
+                made.kind.singular(),
+                made.key
+            )
+        }));
         if unseen > 0 {
             let objects = output::count(unseen, "object");
             let (are, them) = match unseen {

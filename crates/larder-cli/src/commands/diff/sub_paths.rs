@@ -1,7 +1,7 @@
 //! Files that are mounted by `subPath`: whether a running container sees that they differ. larder replaces their mounts,
 //! as long as it finds a file for a file and a directory for a directory, and nothing is mounted on it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Bound};
 
 use larder_containers::subpaths::ANNOTATION;
 
@@ -23,44 +23,48 @@ pub(super) enum SubPathDiff {
 impl SubPathDiff {
     /// The paths of mounts by `subPath` that have files, and on which nothing else is mounted.
     pub(super) fn shown<'r>(after: &ContainerContent<'r>) -> BTreeSet<&'r str> {
-        let mounts = after.files.values().filter_map(|file| file.sub_mount);
-        let mut paths: BTreeSet<_> = mounts.map(|mount| &*mount.mount_path).collect();
-        let is_below = |path: &str, outer: &str| {
+        let paths = after.paths();
+        let is_or_is_below = |path: &str, outer: &str| {
             let below = path.strip_prefix(outer.trim_end_matches('/'));
-            below.is_some_and(|below| below.trim_end_matches('/').starts_with('/'))
+            below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
         };
-        paths.retain(|outer| {
+        let mounts = after.mounts.iter().filter(|mount| mount.sub_path.is_some());
+        let mut shown: BTreeSet<_> = mounts.map(|mount| &*mount.mount_path).collect();
+        shown.retain(|outer| {
+            let near = paths.range::<str, _>((Bound::Included(*outer), Bound::Unbounded));
+            let has_files = near.take(1).any(|path| is_or_is_below(path, outer));
             let mut all = after.mounts.iter();
-            !all.any(|mount| is_below(&mount.mount_path, outer))
+            has_files && !all.any(|mount| is_below(&mount.mount_path, outer))
         });
-        paths
+        shown
     }
 
-    /// Of files that differ, each with its path and what it is on both sides; those of mounts that differ are left out.
-    /// `shown` is the result of [`Self::shown`]. The pod `asks` for updates.
-    pub(super) fn of<'r>(
-        files: impl Iterator<Item = (&'r str, (Option<MountedFile<'r>>, Option<MountedFile<'r>>))>,
+    /// Of a file that differs, with its path and what it is on both sides; nothing for one of a mount that differs. `shown`
+    /// is the result of [`Self::shown`]. The pod `asks` for updates.
+    pub(super) fn of_file<'r>(
+        path: &str,
+        (from, to): &(Option<MountedFile<'r>>, Option<MountedFile<'r>>),
         has_other_mount: impl Fn(&str) -> bool,
         shown: &BTreeSet<&str>,
         asks: bool,
     ) -> Self {
-        let found = files.filter_map(|(path, (from, to))| {
-            let mount = to.or(from)?.sub_mount?;
-            if has_other_mount(&mount.mount_path) {
-                return None;
-            }
-            let is_file = mount.mount_path.trim_end_matches('/') == path;
-            // A file that comes or goes, and any part of a volume that may be mounted there.
-            let is_whole = is_file || mount.unknown_sub_path.is_some();
-            let is_kept =
-                !shown.contains(&*mount.mount_path) || is_whole && (from.is_none() || to.is_none());
-            Some(match is_kept {
-                true => Self::Kept,
-                false if asks => Self::Updated,
-                false => Self::NotAsked,
-            })
-        });
-        found.max().unwrap_or(Self::None)
+        let file = to.as_ref().or(from.as_ref());
+        let Some(mount) = file.and_then(|file| file.sub_mount) else {
+            return Self::None;
+        };
+        if has_other_mount(&mount.mount_path) {
+            return Self::None;
+        }
+        let is_file = mount.mount_path.trim_end_matches('/') == path;
+        // A file that comes or goes.
+        let is_whole = is_file && (from.is_none() || to.is_none());
+        if !shown.contains(&*mount.mount_path) || is_whole {
+            Self::Kept
+        } else if asks {
+            Self::Updated
+        } else {
+            Self::NotAsked
+        }
     }
 
     /// Whether only a new start shows the differences.
@@ -81,4 +85,9 @@ impl SubPathDiff {
             Self::Kept => "files mounted by subPath, which cannot be replaced".to_owned(),
         }
     }
+}
+
+fn is_below(path: &str, outer: &str) -> bool {
+    let below = path.strip_prefix(outer.trim_end_matches('/'));
+    below.is_some_and(|below| below.trim_end_matches('/').starts_with('/'))
 }

@@ -1,6 +1,7 @@
 //! Differences as trees, for people.
 
 use std::{
+    borrow::Cow,
     fmt,
     io::{self, Write},
 };
@@ -9,7 +10,9 @@ use larder_objects::{Kind, ObjectKey};
 use larder_projection::{Origin, Variable};
 
 use super::{
-    compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict},
+    compare::{Comparison, PodDiff},
+    container::{ContainerDiff, Verdict},
+    edits::Edit,
     lines::UNFINISHED,
     report::{self, ContentDiff, arrow, content, permissions, verdict},
 };
@@ -76,6 +79,7 @@ pub(super) fn differences<'d>(
 
 fn tree_of(pod: &PodDiff<'_>, show_secrets: bool) -> Branch {
     let (from, to) = pod.sides.sides();
+    let (from, to) = (from.copied(), to.copied());
     let source = to.or(from).map_or("", |pod| pod.source);
     let root = Branch::new().bold(&pod.key);
     let root = match pod.sides {
@@ -108,13 +112,18 @@ struct BranchSides<'r> {
 impl BranchSides<'_> {
     fn container(self, diff: &ContainerDiff<'_>) -> Branch {
         let paint = match diff.verdict {
-            Verdict::Same | Verdict::Unknown => Paint::Dim,
+            Verdict::Same | Verdict::Neither(_) => Paint::Dim,
             Verdict::Live | Verdict::Starts => Paint::Green,
-            Verdict::Restart => Paint::Yellow,
+            Verdict::Restart | Verdict::Unknown { .. } => Paint::Yellow,
             Verdict::Fails(_) | Verdict::Removed => Paint::Red,
         };
         let mut branch = Branch::new().bold(heading(&diff.container));
         branch = branch.cell(paint, verdict(diff));
+        branch.extend(
+            diff.unless
+                .iter()
+                .map(|unmet| Branch::new().red(report::unless(unmet))),
+        );
         let variables = diff.variables.iter();
         let variables = variables.map(|(name, edit)| self.variable(name, edit));
         branch.push_group(Branch::new().plain("variables").with(variables));
@@ -126,8 +135,9 @@ impl BranchSides<'_> {
         branch
     }
 
-    fn variable(self, name: &str, edit: &Edit<&Variable<'_>>) -> Branch {
+    fn variable(self, name: &str, edit: &Edit<Cow<'_, Variable<'_>>>) -> Branch {
         let (from, to) = edit.sides();
+        let (from, to) = (from.map(|one| &**one), to.map(|one| &**one));
         let both = || from.into_iter().chain(to);
         let sources = self.origins(name, from.map(|one| &one.origin), to.map(|one| &one.origin));
         let line = signed(edit, name);
@@ -152,26 +162,34 @@ impl BranchSides<'_> {
         with_change(line, &sources, change)
     }
 
-    fn file<'a>(self, path: &str, edit: &Edit<MountedFile<'a>>) -> Branch {
+    fn file(self, path: &str, edit: &Edit<MountedFile<'_>>) -> Branch {
         let (from, to) = edit.sides();
         let name = path.rsplit('/').next().unwrap_or(path);
         let both = || from.into_iter().chain(to);
-        let hides_source = both().any(|one| one.has_secret_place()) && !self.show_secrets;
-        let origin = |one: MountedFile<'a>| one.origin.filter(|_| !hides_source);
-        let sources = self.origins(name, from.and_then(origin), to.and_then(origin));
-        let is_hidden = |file: MountedFile<'_>| file.is_secret() && !self.show_secrets;
+        let hides_source = both().any(MountedFile::has_secret_place) && !self.show_secrets;
+        let before = from
+            .and_then(|one| one.origin.as_deref())
+            .filter(|_| !hides_source);
+        let after = to
+            .and_then(|one| one.origin.as_deref())
+            .filter(|_| !hides_source);
+        let sources = self.origins(name, before, after);
+        let is_hidden = |file: &MountedFile<'_>| file.is_secret() && !self.show_secrets;
         let modes = arrow(from.map(permissions), to.map(permissions));
         let line = signed(edit, path).plain(modes);
         if both().any(|one| one.file.data.unknown().is_some()) {
-            let words = |one: MountedFile<'_>| match one.file.data.unknown() {
+            let words = |one: &MountedFile<'_>| match one.file.data.unknown() {
                 Some(unknown) => words::unknown(unknown, !is_hidden(one)),
                 None => size(one.file.data.len()),
             };
             let text = arrow(from.map(words), to.map(words));
             return line.yellow(text).dim(sources);
         }
-        let data = |one: MountedFile<'a>| &*one.file.data;
-        let change = content(from.map(data), to.map(data), both().any(is_hidden));
+        let (before, after) = (
+            from.map(|one| &*one.file.data),
+            to.map(|one| &*one.file.data),
+        );
+        let change = content(before, after, both().any(is_hidden));
         with_change(line, &sources, change)
     }
 

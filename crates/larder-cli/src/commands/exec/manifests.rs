@@ -8,7 +8,7 @@ use larder_projection::{ContainerKind, containers};
 
 use crate::{
     args::ExecArgs,
-    offline::{ClusterObjects, Offline, OfflinePod, did_you_mean},
+    offline::{ClusterObjects, Offline, OfflinePod, Outside, did_you_mean},
     outcome::Failure,
 };
 
@@ -19,7 +19,9 @@ const NAMED_PODS: usize = 10;
 pub(super) fn target(manifests: Manifests, args: &ExecArgs) -> Result<ExecTarget, Failure> {
     let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
     if args.assume_missing {
-        offline.assume_missing(None);
+        offline.take_outside(Outside::Assumed);
+    } else {
+        offline.run_here();
     }
     let index = match (&args.pod, offline.pods.as_slice()) {
         (Some(wanted), _) => offline.position(wanted, &args.namespace)?,

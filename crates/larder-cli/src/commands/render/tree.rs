@@ -167,10 +167,7 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
     let mut objects = BTreeSet::new();
     for (index, (container, _)) in pod.containers.iter().enumerate() {
         objects.extend(pod.missing_secrets(container));
-        if let Ok(content) = pod.content(index) {
-            let missing = content.unknown().filter(|source| source.object.is_some());
-            objects.extend(missing.map(ToString::to_string));
-        }
+        objects.extend(pod.start(index).needs.iter().map(ToString::to_string));
     }
     if reasons.is_empty() && !objects.is_empty() {
         let objects = objects.iter().map(|what| Branch::new().plain(what));
@@ -178,12 +175,21 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
         Branch::new().yellow(verdict).with(objects)
     } else if reasons.is_empty() {
         let unfilled = pod.volumes.values().any(|(_, filled)| filled.is_err());
-        let verdict = if unfilled || pod.missing_pull_secrets().next().is_some() {
-            "ready to start, but not every reference is met"
+        let deserves_a_look = pod.warnings().len();
+        if unfilled || pod.missing_pull_secrets().next().is_some() {
+            Branch::new().yellow("ready to start, but not every reference is met")
+        } else if deserves_a_look > 0 {
+            let warnings = count(deserves_a_look, "thing");
+            let deserve = if deserves_a_look == 1 {
+                "deserves"
+            } else {
+                "deserve"
+            };
+            let text = format!("ready to start, as far as is known; {warnings} {deserve} a look");
+            Branch::new().yellow(text)
         } else {
-            "ready to start: every reference is met"
-        };
-        Branch::new().green(verdict)
+            Branch::new().green("ready to start: every reference is met")
+        }
     } else {
         Branch::new().red("does not start").with(reasons)
     }
@@ -244,14 +250,9 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
         let text = format!("{count} variables of Service {namespace}/{name}{unknown}");
         branch.push(Branch::new().dim(text));
     }
-    for (prefix, variable) in environment.opaque() {
-        let unknown = variable.value.unknown();
-        let words = unknown.map(|unknown| unknown_words(unknown, false));
-        branch.push(
-            Branch::new()
-                .plain(prefix)
-                .yellow(words.unwrap_or_default()),
-        );
+    for (prefix, objects) in environment.opaque() {
+        let words = unknown_words(&objects, false);
+        branch.push(Branch::new().plain(prefix).yellow(words));
     }
     branch.extend(missing(pod, environment.absent()));
     branch
@@ -322,10 +323,16 @@ fn content(
             shown.with_content(branch, &file.data, is_secret)
         })
         .collect();
-    if let Some((file, _)) = &projection.opaque
-        && let Some(unknown) = file.data.unknown()
-    {
-        let words = unknown_words(unknown, false);
+    let perhaps = projection.paths().filter(|path| {
+        let is_below = sub_path.is_empty() || path.as_str() == sub_path;
+        is_below && !projection.payload.contains_key(*path)
+    });
+    branches.extend(perhaps.filter_map(|path| {
+        let words = unknown_words(&projection.look_up(path.as_str()).term()?, false);
+        Some(Branch::new().plain(path).yellow(words))
+    }));
+    if let Some(objects) = projection.opaque() {
+        let words = unknown_words(&objects, false);
         branches.push(Branch::new().plain("*").yellow(words));
     }
     let found = !branches.is_empty();

@@ -94,7 +94,11 @@ fn workflow_comments_on_a_pull_request() {
         first.ends_with("\nNo container sees a difference."),
         "{first}"
     );
-    assert!(unknown.contains("secret token key t"), "{comment}");
+    // A key that both sides lack.
+    assert!(
+        unknown.contains("couldn't find key t in Secret prod/token"),
+        "{comment}"
+    );
     assert!(!run("no-such-revision", "false"));
 }
 

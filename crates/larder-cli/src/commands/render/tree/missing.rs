@@ -36,10 +36,8 @@ pub(super) fn missing_references(
         .chain(variables)
         .filter(|(.., optional)| *optional != Some(true));
     let objects = required.filter_map(|(user, kind, name, key, _)| {
-        let assumptions = &pod.inputs.assumptions;
-        let assumed = assumptions.object(kind, name, key.map(String::as_str));
         let (problem, hint) = match (keys(pod.inputs, kind, name), key) {
-            _ if assumed.is_some() => return None,
+            _ if pod.is_unknown(kind, name) => return None,
             (Some(keys), Some(key)) if !keys.contains(&key.as_str()) => (
                 format!("{kind} {name} has no key {key}"),
                 pod.similar_key(kind, name, key),

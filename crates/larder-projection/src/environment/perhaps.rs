@@ -1,0 +1,114 @@
+//! Variables that are perhaps set: by optional keys, and by all keys, of objects that nobody knows.
+
+use std::borrow::Cow;
+
+use super::{Builder, EnvironmentError, Piecewise, Referred, Variable, missing, of_unknown};
+use crate::{
+    AnyKeys, Question, Unknown, UnknownSource,
+    inputs::{Keyed, UnknownPart},
+    service_links,
+    unknown::MAX_DEPTH,
+};
+
+impl<'a> Builder<'a> {
+    /// The keys of an object of `envFrom` whose values are not known.
+    pub(super) fn unknown_keys<K: Keyed>(
+        &mut self,
+        prefix: &'a str,
+        object: &'a str,
+        part: &UnknownPart<'_>,
+        optional: Option<bool>,
+    ) -> Result<(), EnvironmentError> {
+        if optional != Some(true) {
+            self.environment.needs.extend(part.existence());
+        }
+        if let Some(keys) = part.keys() {
+            for (key, value) in keys {
+                let name = Cow::Owned([prefix, key].concat());
+                self.set(name, of_unknown(value, missing::<K>(object, None)))?;
+            }
+            return Ok(());
+        }
+        let all = AnyKeys {
+            prefix,
+            object: part.id.clone(),
+        };
+        // Each variable so far may be one of them.
+        let names = self.environment.variables.keys();
+        let layers = names.filter_map(|name| Some((name.clone(), all.layer(name)?)));
+        for (name, (question, value)) in layers.collect::<Vec<_>>() {
+            let value = of_unknown(value, missing::<K>(object, None));
+            self.set_perhaps(name, question, value)?;
+        }
+        self.environment.any_keys.push(all);
+        Ok(())
+    }
+
+    /// Sets a variable if the answer to `question` is yes; otherwise it stays as it is.
+    pub(super) fn set_perhaps(
+        &mut self,
+        name: Cow<'a, str>,
+        question: Question,
+        variable: Variable<'a>,
+    ) -> Result<(), EnvironmentError> {
+        let before = self.environment.look_up(&name);
+        let secret = variable.secret || before.as_ref().is_some_and(|before| before.secret);
+        let below = before.map(|before| before.into_owned().value.into_term());
+        let value = Unknown::layered(below, question, variable.value.into_term());
+        let origin = variable.origin;
+        let value = value.into();
+        self.set(
+            name,
+            Variable {
+                value,
+                origin,
+                secret,
+            },
+        )
+    }
+
+    /// What the reference `whole` to the variable `name` stands for, where it stands.
+    pub(super) fn refer<'v>(&'v self, name: &str, whole: &'v str) -> Referred<'v> {
+        let set = match self.environment.get(name) {
+            Some(variable) if !variable.value.may_be_absent() => return Referred::to(variable),
+            None if self.environment.any_keys().is_empty() => None,
+            _ => self.environment.look_up(name),
+        };
+        let below = match self.services.get(name) {
+            Some(variable) => Referred::to(variable),
+            None => match self.other_service(name) {
+                Some(unknown) => Referred {
+                    value: Piecewise::Unknown(Cow::Owned(unknown)),
+                    secret: false,
+                },
+                None => Referred::literal(whole),
+            },
+        };
+        let Some(set) = set else { return below };
+        let secret = set.secret;
+        let term = set.into_owned().value.into_term().or(below.into_term());
+        let value = Piecewise::Unknown(Cow::Owned(term));
+        Referred { value, secret }
+    }
+
+    /// The variable of a Service that is not listed, and may exist.
+    fn other_service(&self, variable: &str) -> Option<Unknown> {
+        let listed = self.inputs.assumptions.other_services.as_ref()?;
+        let name = service_links::service_of(variable)?;
+        let is_api_server = name == "kubernetes";
+        let is_in = |namespace: &str| listed.contains(&(namespace.to_owned(), name.clone()));
+        let is_listed = self.links && is_in(self.namespace) || is_api_server && is_in("default");
+        (!is_listed && (self.links || is_api_server))
+            .then(|| Unknown::of(UnknownSource::service(&name, variable)))
+    }
+}
+
+/// Checks that a walk over the value does not run out of stack.
+pub(super) fn check_depth(name: &str, variable: &Variable<'_>) -> Result<(), EnvironmentError> {
+    let depth = variable.value.unknown().map_or(0, Unknown::depth);
+    if depth > MAX_DEPTH {
+        let name = name.to_owned();
+        return Err(EnvironmentError::TooDeep { name });
+    }
+    Ok(())
+}

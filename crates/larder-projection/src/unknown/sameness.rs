@@ -1,0 +1,258 @@
+//! Whether two values with gaps are equal.
+//!
+//! A gap stands for any bytes, the same ones wherever its source occurs. So what both values begin and end with counts for
+//! nothing, and what is left decides as far as texts, lengths and forms do.
+
+use super::{Unknown, UnknownSource, ValuePart};
+
+/// Most steps of a search for the texts of one value in the other. Beyond it, nothing is certain.
+const MAX_SEARCH: usize = 1 << 24;
+
+/// What is certain about two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sameness {
+    /// Equal, whatever is filled in.
+    Equal,
+    /// Different, whatever is filled in.
+    Different,
+    /// It depends.
+    Unsure,
+}
+
+/// A part of a settled value.
+#[derive(Clone, Copy)]
+enum Gapped<'u> {
+    Text(&'u [u8]),
+    Gap(&'u UnknownSource),
+}
+
+impl Sameness {
+    /// Of two values in which no question is left ([`Unknown::settled`]); `None` is one that is not there.
+    pub fn of(one: Option<&Unknown>, other: Option<&Unknown>) -> Self {
+        match (one, other) {
+            (None, None) => Self::Equal,
+            (Some(one), Some(other)) => of_parts(parts(one), parts(other)),
+            _ => Self::Different,
+        }
+    }
+}
+
+fn parts(value: &Unknown) -> Vec<Gapped<'_>> {
+    let parts = value.0.iter().filter_map(|part| match part {
+        ValuePart::Text(text) => Some(Gapped::Text(text)),
+        ValuePart::Source(source) => Some(Gapped::Gap(source)),
+        // Settled values have none.
+        ValuePart::Layers(_) => None,
+    });
+    parts.collect()
+}
+
+/// Which end of two values is compared.
+#[derive(Clone, Copy)]
+enum End {
+    First,
+    Last,
+}
+
+fn of_parts<'u>(mut one: Vec<Gapped<'u>>, mut other: Vec<Gapped<'u>>) -> Sameness {
+    for end in [End::First, End::Last] {
+        // The first part is the last one of a reversed list, where it is cut cheaply.
+        one.reverse();
+        other.reverse();
+        if !cut_common(&mut one, &mut other, end) {
+            return Sameness::Different;
+        }
+    }
+    let (one, other) = (Rest::of(&one), Rest::of(&other));
+    if one.is_empty() && other.is_empty() {
+        return Sameness::Equal;
+    }
+    let has_gaps = [&one, &other].map(|rest| !rest.gaps.is_empty());
+    let may_be_equal = match has_gaps {
+        [false, false] => false,
+        [true, false] => one.may_be(&other),
+        [false, true] => other.may_be(&one),
+        [true, true] => one.gaps != other.gaps || one.length() == other.length(),
+    };
+    if may_be_equal {
+        Sameness::Unsure
+    } else {
+        Sameness::Different
+    }
+}
+
+/// Cuts off what both have at this end, which is the end of the lists; `false` if their texts differ there.
+fn cut_common<'u>(one: &mut Vec<Gapped<'u>>, other: &mut Vec<Gapped<'u>>, end: End) -> bool {
+    while let (Some(a), Some(b)) = (one.last().copied(), other.last().copied()) {
+        match (a, b) {
+            (Gapped::Gap(a), Gapped::Gap(b)) if a == b => {
+                one.pop();
+                other.pop();
+            }
+            (Gapped::Text(a), Gapped::Text(b)) => {
+                let same = match end {
+                    End::First => a.iter().zip(b).take_while(|(a, b)| a == b).count(),
+                    End::Last => {
+                        let ends = a.iter().rev().zip(b.iter().rev());
+                        ends.take_while(|(a, b)| a == b).count()
+                    }
+                };
+                if same < a.len().min(b.len()) {
+                    return false;
+                }
+                cut(one, a, same, end);
+                cut(other, b, same, end);
+            }
+            _ => break,
+        }
+    }
+    true
+}
+
+fn cut<'u>(parts: &mut Vec<Gapped<'u>>, text: &'u [u8], same: usize, end: End) {
+    parts.pop();
+    let rest = match end {
+        End::First => &text[same..],
+        End::Last => &text[..text.len() - same],
+    };
+    if !rest.is_empty() {
+        parts.push(Gapped::Text(rest));
+    }
+}
+
+/// What is left of a value: its texts in order, and its gaps, sorted.
+struct Rest<'u> {
+    texts: Vec<&'u [u8]>,
+    gaps: Vec<&'u UnknownSource>,
+}
+
+impl<'u> Rest<'u> {
+    fn of(parts: &[Gapped<'u>]) -> Self {
+        let texts = parts.iter().filter_map(|part| match part {
+            Gapped::Text(text) => Some(*text),
+            Gapped::Gap(_) => None,
+        });
+        let gaps = parts.iter().filter_map(|part| match part {
+            Gapped::Gap(gap) => Some(*gap),
+            Gapped::Text(_) => None,
+        });
+        let mut gaps: Vec<_> = gaps.collect();
+        gaps.sort_unstable();
+        Self {
+            texts: texts.collect(),
+            gaps,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.gaps.is_empty()
+    }
+
+    fn length(&self) -> usize {
+        self.texts.iter().map(|text| text.len()).sum()
+    }
+
+    /// Whether `text`, which has no gaps, may be this value.
+    fn may_be(&self, text: &Self) -> bool {
+        let whole = text.texts.concat();
+        if let ([gap], []) = (&self.gaps[..], &self.texts[..]) {
+            return gap.may_be(&whole);
+        }
+        if whole.len().saturating_mul(self.length()) > MAX_SEARCH {
+            return true;
+        }
+        // Each text must be found behind the one before it.
+        let mut rest = &whole[..];
+        self.texts.iter().all(|text| {
+            let mut starts = rest.windows(text.len());
+            match starts.position(|found| found == *text) {
+                Some(at) => {
+                    rest = &rest[at + text.len()..];
+                    true
+                }
+                None => false,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::unknown::Form;
+
+    /// A value of letters and gaps; a capital letter is a gap.
+    fn value(text: &str) -> Unknown {
+        let gaps = text.chars().map(|letter| match letter {
+            'A'..='Z' => Err(Unknown::of_fact(letter.to_string())),
+            letter => Ok(letter.to_string()),
+        });
+        let gaps: Vec<Result<String, Unknown>> = gaps.collect();
+        Unknown::joined(gaps.iter().map(|part| part.as_ref().map(String::as_bytes)))
+    }
+
+    #[track_caller]
+    fn check(one: &str, other: &str, expected: Sameness) {
+        let found = Sameness::of(Some(&value(one)), Some(&value(other)));
+        assert_eq!(found, expected, "{one} {other}");
+    }
+
+    #[test]
+    fn texts_around_gaps_decide() {
+        for (one, other) in [("a", "a"), ("aXb", "aXb"), ("", ""), ("XYX", "XYX")] {
+            check(one, other, Sameness::Equal);
+        }
+        for (one, other) in [
+            ("a", "b"),
+            ("aX", "bX"),
+            ("Xa", "Xb"),
+            ("aX", "b"),
+            ("X", "Xa"),
+            ("XYa", "YX"),
+            ("aXcY", "ab"),
+        ] {
+            check(one, other, Sameness::Different);
+        }
+        for (one, other) in [
+            ("X", ""),
+            ("X", "Y"),
+            ("aX", "Xa"),
+            ("XabY", "ab"),
+            ("XY", "YX"),
+        ] {
+            check(one, other, Sameness::Unsure);
+        }
+    }
+
+    #[test]
+    fn address_is_no_other_text() {
+        let address = Unknown::of(UnknownSource::fact("status.podIP", Form::Address));
+        let of = |text: &str| Sameness::of(Some(&address), Some(&value(text)));
+        assert_eq!(of("10.0.0.1"), Sameness::Unsure);
+        assert_eq!(of("web"), Sameness::Different);
+        assert_eq!(of(""), Sameness::Different);
+        assert_eq!(Sameness::of(Some(&address), None), Sameness::Different);
+    }
+
+    proptest! {
+        /// Each answer holds for each way to fill in the gaps.
+        #[test]
+        fn answer_holds_for_what_is_filled_in(
+            one in "[abXY]{0,5}",
+            other in "[abXY]{0,5}",
+            fillings in prop::collection::vec(("[ab]{0,3}", "[ab]{0,3}"), 12),
+        ) {
+            let found = Sameness::of(Some(&value(&one)), Some(&value(&other)));
+            for (x, y) in fillings {
+                let filled = |text: &str| text.replace('X', &x).replace('Y', &y);
+                match found {
+                    Sameness::Equal => prop_assert_eq!(filled(&one), filled(&other)),
+                    Sameness::Different => prop_assert_ne!(filled(&one), filled(&other)),
+                    Sameness::Unsure => {}
+                }
+            }
+        }
+    }
+}
