@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{PipeReader, PipeWriter, Read as _, Write as _, pipe},
     net::TcpListener,
+    os::unix::fs::symlink,
     path::Path,
     process::{Child, Command},
 };
@@ -138,7 +139,12 @@ async fn sidecar_notifies_and_ends_while_nothing_reads_its_log() {
     let url = format!("--webhook-url=http://{}/", hook.local_addr().unwrap());
     let sidecar = Silenced::start(
         &desk,
-        &["sidecar", "--volume-dir=v", &url, "--listen=127.0.0.1:0"],
+        &[
+            "sidecar",
+            "--volume-dir=v",
+            &url,
+            "--web.listen-address=127.0.0.1:0",
+        ],
     );
     let (told, requests) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -152,10 +158,16 @@ async fn sidecar_notifies_and_ends_while_nothing_reads_its_log() {
             }
         }
     });
+    let volume = desk.path().join("v");
     let mut edits = 0;
     until("the webhook is called", || {
+        // As a kubelet swaps a volume.
         edits += 1;
-        fs::write(desk.path().join("v/f"), edits.to_string()).unwrap();
+        let set = format!("..{edits}");
+        fs::create_dir(volume.join(&set)).unwrap();
+        fs::write(volume.join(&set).join("k"), &set).unwrap();
+        symlink(&set, volume.join("..next")).unwrap();
+        fs::rename(volume.join("..next"), volume.join("..data")).unwrap();
         requests.try_recv().is_ok()
     })
     .await;
