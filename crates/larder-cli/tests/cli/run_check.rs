@@ -55,7 +55,7 @@ fn everything_that_is_wrong_is_named() {
             "larder.dev/subpath-updates: \"true\"",
             "larder.dev/subpath-update: \"true\"",
         )
-        .replace("data:", "dta:");
+        .replace("\ndata:", "\ndta:");
     let others = "
 apiVersion: v1
 kind: Pod
