@@ -130,6 +130,7 @@ impl Agent {
                 (self.given.pod_deletion == PodDeletion::ByAgent).then_some(self.given.client),
             ),
             metrics: self.pod_metrics,
+            freshness: handle.follow_freshness(&mut tasks),
             handle: self.handle,
             scan_due: true,
             has_node: false,
@@ -153,11 +154,11 @@ impl Agent {
                 }
                 Some(report) = inbox.recv() => node.report(report),
                 change = config_maps.next() => match change {
-                    Some(change) => node.reconciler.object_changed(Kind::ConfigMap, &change.key),
+                    Some(change) => node.object_changed(Kind::ConfigMap, &change.key),
                     None => break Err(TaskError::new("ConfigMap manager", &Ok(()))),
                 },
                 change = secrets.next() => match change {
-                    Some(change) => node.reconciler.object_changed(Kind::Secret, &change.key),
+                    Some(change) => node.object_changed(Kind::Secret, &change.key),
                     None => break Err(TaskError::new("Secret manager", &Ok(()))),
                 },
                 Ok(()) = cluster.changed() => node.cluster_changed(),

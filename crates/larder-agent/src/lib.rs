@@ -10,6 +10,7 @@ pub mod clean;
 pub mod config;
 mod delivery;
 mod disk_turns;
+mod freshness;
 pub mod local_api;
 mod metrics;
 pub mod node;

@@ -55,7 +55,7 @@ impl Metrics {
             pods: registrar.add("pods", "Pods by the phase of their delivery"),
             problems: registrar.add(
                 "problems",
-                "Problems of manifests and pod sources, as in larder status",
+                "Problems of manifests, pod sources, objects and hooks, as in larder status",
             ),
             healthy: registrar.add(
                 "healthy",

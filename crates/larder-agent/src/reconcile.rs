@@ -307,6 +307,10 @@ impl Reconciler {
             };
             self.pods.insert(uid.clone(), tracked);
         }
+        if let Some(entry) = self.node.statuses.get(uid) {
+            let parts = plan.as_ref().map(|plan| Arc::clone(&plan.parts));
+            entry.set_parts(parts.unwrap_or_default());
+        }
         if let Some(tracked) = self.pods.get_mut(uid) {
             if let Some(plan) = &plan {
                 tracked.registration.clone_from(&plan.registration);

@@ -13,10 +13,16 @@ use larder_pods::ResolvedPodUid;
 use larder_projection::{ContainerKind, ContainerView};
 use serde::{Deserialize, Serialize};
 
+/// Version of the status document.
+pub const STATUS_VERSION: u32 = 1;
+
 /// The agent and everything it serves. `Objects` is `()` where the objects are not needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
+    /// Version of this document, [`STATUS_VERSION`]: it grows when a field goes or changes its meaning.
+    #[serde(default)]
+    pub version: u32,
     /// Name of the node.
     pub node: String,
     /// The root directory, absolute.
@@ -32,7 +38,7 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     pub watch_scopes: Vec<WatchScopeStatus>,
     /// Pod sources that have not reported yet; nothing is removed while the list is not empty.
     pub silent_sources: Vec<String>,
-    /// Current problems of manifests and sources.
+    /// Current problems of manifests, sources, objects that are not known to be current, and annotations for hooks.
     pub problems: Vec<String>,
     /// The checkpoint; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -262,7 +268,7 @@ pub struct ServedPod {
 }
 
 impl ServedPod {
-    /// The environment of a container that can start: this and the volumes that it mounts are delivered.
+    /// The environment of a container that can start: this and the volumes that it mounts are in place.
     ///
     /// # Errors
     ///
@@ -275,8 +281,8 @@ impl ServedPod {
         let volumes = self.status.volumes.iter();
         let volumes = volumes.filter(|volume| view.volumes().any(|name| name == volume.name));
         let mut parts = volumes.map(|volume| &volume.delivery);
-        let waiting = parts.find(|part| part.phase != Phase::Delivered);
-        let own = Some(&environment.delivery).filter(|part| part.phase != Phase::Delivered);
+        let waiting = parts.find(|part| !part.phase.is_in_place());
+        let own = Some(&environment.delivery).filter(|part| !part.phase.is_in_place());
         waiting
             .or(own)
             .map_or(Ok(environment), |part| Err(Some(part)))
@@ -403,6 +409,8 @@ pub enum Phase {
     Excluded,
     /// Nothing of it is delivered; the reason says why.
     Held,
+    /// In place, but an object that it reads may have changed unnoticed. A container can start with it.
+    Stale,
     /// Something has not been read yet.
     #[default]
     Waiting,
@@ -414,15 +422,21 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Delivered,
         Self::Ended,
         Self::Excluded,
         Self::Held,
+        Self::Stale,
         Self::Waiting,
         Self::Failing,
         Self::Removing,
     ];
+
+    /// Whether content is in place, so that a container can start with it.
+    pub const fn is_in_place(self) -> bool {
+        matches!(self, Self::Delivered | Self::Stale)
+    }
 
     /// The JSON text.
     pub const fn as_str(self) -> &'static str {
@@ -431,6 +445,7 @@ impl Phase {
             Self::Ended => "Ended",
             Self::Excluded => "Excluded",
             Self::Held => "Held",
+            Self::Stale => "Stale",
             Self::Waiting => "Waiting",
             Self::Failing => "Failing",
             Self::Removing => "Removing",
@@ -525,9 +540,11 @@ mod tests {
             delivered("Delivered", "Waiting", "Failing"),
             waits_for("main")
         );
-        assert_eq!(
-            delivered("Delivered", "Failing", "Delivered"),
-            Ok("main".to_owned())
-        );
+        for in_place in ["Delivered", "Stale"] {
+            assert_eq!(
+                delivered(in_place, "Failing", in_place),
+                Ok("main".to_owned())
+            );
+        }
     }
 }

@@ -235,6 +235,10 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     pub(crate) wait: bool,
 
+    /// With --wait, content that is in place is enough, though it may be out of date: for a start during an outage
+    #[arg(long, requires = "wait")]
+    pub(crate) allow_stale: bool,
+
     /// Print the agent's answer to a health check instead; exit code 1 unless it is ok. For probes
     #[arg(long, value_enum, value_name = "CHECK", conflicts_with_all = ["watch", "wait", "pods", "output"])]
     pub(crate) check: Option<HealthCheck>,

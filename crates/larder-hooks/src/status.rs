@@ -34,3 +34,13 @@ pub struct HookStatus {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_success: Option<Timestamp>,
 }
+
+/// The state of an annotation with an error.
+pub(crate) const INVALID: &str = "Invalid";
+
+impl HookStatus {
+    /// Whether this is an annotation with an error.
+    pub fn is_invalid(&self) -> bool {
+        self.state == INVALID
+    }
+}

@@ -28,9 +28,11 @@ use crate::{
         pod_statuses::{PodStatusEntry, add_paths},
         worker::{DeliveryNode, WorkerFactory},
     },
+    freshness::{Unproven, overview},
     reconcile::Reconciler,
     status::{
-        AgentOverview, AgentStatus, Delivery, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus,
+        AgentOverview, AgentStatus, Delivery, HookStatus, ObjectStatus, PodStatus, STATUS_VERSION,
+        ServedPod, WatchScopeStatus,
     },
 };
 
@@ -159,14 +161,18 @@ impl AgentHandle {
 
     /// The status of the agent and of everything it serves.
     pub fn status(&self) -> AgentStatus {
-        let objects = self.object_statuses().collect();
-        self.status_with(self.pod_statuses().collect(), objects)
+        let (entries, unproven) = (self.node.statuses.sorted(), self.unproven());
+        let pods = entries
+            .iter()
+            .map(|entry| self.pod_status(entry, &unproven));
+        self.status_with(pods.collect(), self.object_statuses().collect(), &unproven)
     }
 
     /// The status of the agent, and how far its pods are.
     pub fn overview(&self) -> AgentOverview {
-        let entries = self.node.statuses.sorted();
-        self.status_with(entries.iter().map(|entry| entry.overview()).collect(), ())
+        let (entries, unproven) = (self.node.statuses.sorted(), self.unproven());
+        let pods = entries.iter().map(|entry| overview(entry, &unproven));
+        self.status_with(pods.collect(), (), &unproven)
     }
 
     /// The [status](AgentHandle::status) in a form to be serialized. `show` may hide fields of a pod.
@@ -175,7 +181,8 @@ impl AgentHandle {
         show: fn(PodStatus) -> PodStatus,
     ) -> AgentStatus<impl Serialize, impl Serialize> {
         let pods = Listed(move || self.pod_statuses().map(show));
-        self.status_with(pods, Listed(|| self.object_statuses()))
+        let objects = Listed(|| self.object_statuses());
+        self.status_with(pods, objects, &self.unproven())
     }
 
     /// The status of the agent with these lists.
@@ -183,13 +190,15 @@ impl AgentHandle {
         &self,
         pods: Pods,
         objects: Objects,
+        unproven: &Unproven,
     ) -> AgentStatus<Pods, Objects> {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
         drop(sources);
-        let problems = self.problems();
+        let problems = self.problems(unproven);
         let constant = &self.constant;
         AgentStatus {
+            version: STATUS_VERSION,
             node: constant.node.clone(),
             root_dir: constant.root_dir.clone(),
             started: constant.started,
@@ -207,8 +216,8 @@ impl AgentHandle {
         }
     }
 
-    /// The current problems of manifests and sources.
-    fn problems(&self) -> Vec<String> {
+    /// The current problems of manifests, sources, objects and annotations for hooks.
+    fn problems(&self, unproven: &Unproven) -> Vec<String> {
         let sources = self.sources.lock();
         let of_pods = sources.problems.values().flatten();
         let mut problems: Vec<_> = of_pods.chain(&sources.rejected).cloned().collect();
@@ -221,24 +230,50 @@ impl AgentHandle {
                 format!("mirror pod of {namespace}/{name}: {error}")
             }));
         }
+        drop(sources);
         problems.extend(self.node.disk.problem());
+        problems.extend(unproven.problems());
+        problems.extend(self.invalid_hooks());
         problems
+    }
+
+    /// The annotations whose hooks are not valid, as problems.
+    fn invalid_hooks(&self) -> impl Iterator<Item = String> {
+        let pods = self.node.statuses.sorted().into_iter();
+        pods.flat_map(|pod| {
+            let hooks = self.node.on_change.statuses(pod.uid.as_str()).into_iter();
+            let invalid = hooks.filter(HookStatus::is_invalid);
+            invalid.map(move |hook| format!("pod {}: {}: {}", pod.name, hook.place, hook.reason))
+        })
+    }
+
+    /// What is not known to be current now.
+    fn unproven(&self) -> Unproven {
+        Unproven::of(&self.node.inputs)
     }
 
     /// The statuses of all pods, by namespace and name. They are made one at a time.
     pub fn pod_statuses(&self) -> impl Iterator<Item = PodStatus> {
-        let entries = self.node.statuses.sorted().into_iter();
-        entries.map(|entry| self.pod_status(&entry))
+        let (entries, unproven) = (self.node.statuses.sorted(), self.unproven());
+        let entries = entries.into_iter();
+        entries.map(move |entry| self.pod_status(&entry, &unproven))
     }
 
-    /// The status of the pod with this UID.
-    pub(crate) fn pod_status_of(&self, uid: &ResolvedPodUid) -> Option<PodStatus> {
-        let entry = self.node.statuses.get(uid)?;
-        Some(self.pod_status(&entry))
+    /// The statuses of pods by their UIDs; `None` for each that has none.
+    pub(crate) fn statuses_of<'a>(
+        &self,
+        uids: impl Iterator<Item = &'a ResolvedPodUid>,
+    ) -> impl Iterator<Item = Option<PodStatus>> {
+        let unproven = self.unproven();
+        uids.map(move |uid| {
+            let entry = self.node.statuses.get(uid)?;
+            Some(self.pod_status(&entry, &unproven))
+        })
     }
 
-    fn pod_status(&self, entry: &PodStatusEntry) -> PodStatus {
+    fn pod_status(&self, entry: &PodStatusEntry, unproven: &Unproven) -> PodStatus {
         let mut status = entry.status();
+        unproven.show(&entry.parts(), &mut status);
         self.add_paths(&mut status);
         status.on_change = self.node.on_change.statuses(&status.uid);
         if self.node.has_manifests && status.source == PodSource::Api.as_str() {
@@ -286,9 +321,10 @@ impl AgentHandle {
     pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
         let entries = self.node.statuses.sorted().into_iter();
         let named = entries.filter(|pod| pod.name.namespace == namespace && pod.name.name == name);
+        let unproven = self.unproven();
         let served = named.filter_map(|entry| {
             let pod = self.pods.pod_by_uid(&entry.uid)?.decode();
-            let status = self.pod_status(&entry);
+            let status = self.pod_status(&entry, &unproven);
             Some(ServedPod { status, pod })
         });
         served.min_by_key(|served| served.status.delivery.phase)
@@ -308,9 +344,12 @@ impl AgentHandle {
         if let Some(beside) = &self.beside {
             beside.observe();
         }
-        let phases = pods.iter().map(|pod| pod.phase());
+        let unproven = self.unproven();
+        let phases = pods
+            .iter()
+            .map(|pod| overview(pod, &unproven).delivery.phase);
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
-        let problems = self.problems().len();
+        let problems = self.problems(&unproven).len();
         self.node.metrics.observe(phases, problems, healthy, ready);
         let mut text = String::new();
         let written = self

@@ -1,9 +1,9 @@
 //! The pods of the node: turns the reports of the sources into the life of each pod.
 
-use std::mem;
+use std::{mem, sync::Arc};
 
 use larder_inputs::cluster_state::ClusterState;
-use larder_objects::{ObjectKey, chain};
+use larder_objects::{Kind, ObjectKey, chain};
 use larder_pods::deleter::PodDeleter;
 use larder_pods::events::{EventSubject, PodReason};
 use larder_pods::{
@@ -12,7 +12,7 @@ use larder_pods::{
     source::{SourceEvent, SourceProblem, SourceReport},
 };
 use larder_projection::disk::{DiskError, PodOnDisk};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 
 use super::AgentHandle;
@@ -28,6 +28,8 @@ pub(super) struct NodePods {
     pub(super) deleter: PodDeleter,
     pub(super) metrics: PodMetrics,
     pub(super) handle: AgentHandle,
+    /// Notified when an object may have become stale, or fresh again.
+    pub(super) freshness: Arc<Notify>,
     /// Whether to look for volumes of an earlier agent as soon as all sources have reported.
     pub(super) scan_due: bool,
     /// Whether the API server has the Node, as far as is known.
@@ -109,6 +111,12 @@ impl NodePods {
             self.take(actions);
         }
         self.publish();
+    }
+
+    /// An object was created, changed or deleted, or cannot be read.
+    pub(super) fn object_changed(&self, kind: Kind, key: &ObjectKey) {
+        self.reconciler.object_changed(kind, key);
+        self.freshness.notify_one();
     }
 
     pub(super) fn cluster_changed(&mut self) {

@@ -15,7 +15,7 @@ use larder_pods::{
 use larder_projection::disk::{Memory, PodOnDisk, VolumeHost};
 use larder_transport::{Backoff, blocking::blocking};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     checkpoint::{ApiContact, Checkpoint, ClusterId, StaleNode},
     config::CheckpointConfig,
+    freshness::follow,
     node,
     tasks::Tasks,
 };
@@ -154,6 +155,16 @@ impl Agent {
         tasks.spawn("manifests", following);
         let source = ApiSource::new(self.given.client.clone(), &self.given.config.node_name);
         Some(source.with_context(&self.handle.node_context))
+    }
+}
+
+impl AgentHandle {
+    /// Starts the task that tells of stale parts; returns what to notify when an object may have become stale or fresh.
+    pub(super) fn follow_freshness(&self, tasks: &mut Tasks) -> Arc<Notify> {
+        let changed = Arc::new(Notify::new());
+        let (node, pods) = (Arc::clone(&self.node), self.pods.clone());
+        tasks.spawn("freshness", follow(node, pods, Arc::clone(&changed)));
+        changed
     }
 }
 

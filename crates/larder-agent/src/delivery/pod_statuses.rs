@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::{
     journal::Journal,
-    plan::{PartKind, PodPlan},
+    plan::{Part, PartKind, PodPlan},
 };
 use crate::status::{
     ContainerStatus, Delivery, DiskWaitStatus, Phase, PodOverview, PodStatus, VolumeStatus,
@@ -30,6 +30,8 @@ pub(crate) struct PodStatusEntry {
     /// Namespace and name; the UID stands in for the name of a pod of which only the directory was found.
     pub(crate) name: ObjectKey,
     status: Mutex<PodStatus>,
+    /// The parts of its plan.
+    parts: Mutex<Arc<[Part]>>,
     /// Whether the pod was tried, although it may wait for a kubelet, or for an address.
     is_settled: AtomicBool,
     /// Set when the entry is inserted.
@@ -112,6 +114,7 @@ impl PodStatusEntry {
             uid,
             name,
             status: Mutex::new(status),
+            parts: Mutex::default(),
             is_settled: AtomicBool::new(false),
             journal: OnceLock::new(),
         }
@@ -126,6 +129,17 @@ impl PodStatusEntry {
         self.publish(Phase::Waiting, "", parts.collect(), now);
     }
 
+    /// Takes over the parts of the pod's plan: what each of them reads.
+    pub(crate) fn set_parts(&self, parts: Arc<[Part]>) {
+        *self.parts.lock() = parts;
+    }
+
+    /// The parts of the pod's plan.
+    pub(crate) fn parts(&self) -> Arc<[Part]> {
+        Arc::clone(&self.parts.lock())
+    }
+
+    /// What its worker has published. Whether that is still up to date is another question.
     pub(crate) fn status(&self) -> PodStatus {
         self.status.lock().clone()
     }

@@ -164,12 +164,13 @@ impl StreamPosition {
 }
 
 fn lines(agent: &AgentHandle, entries: &[JournalEntry]) -> String {
-    let lines = entries.iter().filter_map(|entry| {
+    let statuses = agent.statuses_of(entries.iter().map(|entry| &entry.uid));
+    let lines = entries.iter().zip(statuses).filter_map(|(entry, status)| {
         let (sequence, uid) = (entry.sequence, entry.uid.as_str());
         let pod;
         Some(line(&match &entry.removed {
             None => {
-                pod = agent.pod_status_of(&entry.uid)?;
+                pod = status?;
                 ChangeLine::Changed {
                     sequence,
                     namespace: &pod.namespace,

@@ -17,6 +17,7 @@ mod harness;
 mod health;
 mod lifecycle;
 mod on_change;
+mod situations;
 mod static_pods;
 mod tokens;
 mod trust_bundles;

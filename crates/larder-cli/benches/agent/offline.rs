@@ -311,9 +311,9 @@ async fn recorded(agent: &Agent) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Time from the start until all pods are delivered.
+/// Time from the start until all pods have the content of the checkpoint.
 async fn served(agent: &Agent) -> anyhow::Result<Duration> {
-    let name = r#"larder_pods{phase="Delivered"}"#;
+    let name = r#"larder_pods{phase="Stale"}"#;
     #[expect(clippy::cast_precision_loss, reason = "a hundred pods")]
     let all = node::PODS as f64;
     loop {

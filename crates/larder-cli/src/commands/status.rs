@@ -5,10 +5,12 @@
 //! | `beside` | the mode beside a kubelet, as lines |
 //! | `progress` | what `--wait` waits for |
 //! | `report` | formats a status as lines |
+//! | `urgency` | the order of pods: those that need a look come first |
 
 mod beside;
 mod progress;
 mod report;
+mod urgency;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -21,10 +23,10 @@ use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, PodStatus};
 use tokio::time::Instant;
 
-pub(super) use self::report::is_failing;
+pub(super) use self::urgency::{Urgency, most_urgent_first};
 use self::{
-    progress::{hiding, pending},
-    report::{explanation, is_settled, overview},
+    progress::{WaitsFor, hiding, pending},
+    report::{explanation, overview},
 };
 use crate::{
     agent::{AgentClient, NotListening, client_config},
@@ -125,7 +127,7 @@ fn wait(
 /// What `--wait` waits for, with reasons.
 fn pending_pods(args: &StatusArgs, status: &AgentStatus) -> String {
     let (selected, missing) = selected(args, status);
-    pending(&selected, &missing, args.pods.is_empty())
+    pending(&selected, &missing, args.pods.is_empty(), waits_for(args))
 }
 
 /// Whether the named pods are delivered; without names, all pods of all sources, which can be read.
@@ -133,7 +135,16 @@ fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
     let (status, missing) = selected(args, status);
     let is_known = status.silent_sources.is_empty() && hiding(&status).is_empty();
     let has_all = !args.pods.is_empty() || is_known;
-    has_all && missing.is_empty() && status.pods.iter().all(is_settled)
+    let mut pods = status.pods.iter();
+    has_all && missing.is_empty() && pods.all(|pod| waits_for(args).is_over(pod))
+}
+
+fn waits_for(args: &StatusArgs) -> WaitsFor {
+    if args.allow_stale {
+        WaitsFor::InPlace
+    } else {
+        WaitsFor::Delivered
+    }
 }
 
 /// The status of the named pods and their objects, or of all; and the names of pods that the agent does not serve,

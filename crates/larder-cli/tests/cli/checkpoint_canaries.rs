@@ -215,7 +215,7 @@ async fn secret_and_key_are_nowhere_but_in_volumes_and_nowhere_after_the_last_re
     let mut agent = start_agent(&cluster.desk);
     let (address, log) = listening(&mut agent);
     until("the pod from the checkpoint", || {
-        is_delivered(&root, &value) && cluster.status()["pods"][0]["phase"] == "Delivered"
+        is_delivered(&root, &value) && cluster.status()["pods"][0]["phase"] == "Stale"
     })
     .await;
     check_what_is_shown(&cluster, &needles, &address, &log);

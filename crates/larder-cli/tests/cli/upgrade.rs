@@ -39,7 +39,7 @@ async fn volumes_hook_records_and_checkpoint_of_earlier_builds_are_taken_over() 
             serde_json::from_str::<serde_json::Value>(&run.stdout).unwrap_or_default()
         };
         until("the pod of the checkpoint", || {
-            status()["pods"][0]["phase"] == "Delivered"
+            status()["pods"][0]["phase"] == "Stale"
         })
         .await;
         let found = status();

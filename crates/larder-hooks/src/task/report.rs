@@ -8,7 +8,11 @@ use larder_pods::events::{EventSubject, PodReason};
 use tracing::{debug, info, warn};
 
 use super::OnChange;
-use crate::{hooked_pod::HookedPod, round::AttemptReport, status::HookStatus};
+use crate::{
+    hooked_pod::HookedPod,
+    round::AttemptReport,
+    status::{HookStatus, INVALID},
+};
 
 impl OnChange {
     /// Reports errors of annotations that `before` did not have.
@@ -52,7 +56,7 @@ impl OnChange {
         });
         let errors = pod.hooks().errors.iter().map(|invalid| HookStatus {
             place: invalid.annotation.to_string(),
-            state: "Invalid".to_owned(),
+            state: INVALID.to_owned(),
             reason: invalid.error.to_string(),
             ..HookStatus::default()
         });

@@ -38,6 +38,8 @@ pub enum PodReason {
     HookSucceeded,
     /// A hook has restarted a container.
     Restarted,
+    /// An object that a part of it reads may have changed unnoticed.
+    Stale,
     /// Beside a kubelet: a volume was torn down under running containers.
     VolumeDetached,
     /// Beside a kubelet: the kubelet does not refresh a volume.
@@ -57,6 +59,7 @@ impl PodReason {
             Self::HookFailed => "OnChangeFailed",
             Self::HookSucceeded => "OnChangeSucceeded",
             Self::Restarted => "RestartedOnChange",
+            Self::Stale => "ContentMayBeStale",
             Self::VolumeDetached => "VolumeDetached",
             Self::VolumeNotRefreshed => "VolumeNotRefreshed",
             Self::RestartNeeded => "RestartNeeded",

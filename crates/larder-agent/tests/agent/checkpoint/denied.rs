@@ -131,7 +131,7 @@ async fn a_node_denied_after_copies_were_served_serves_them_to_no_new_pod() {
         let away = node.server.faults().inject(Fault::on_any().status(503));
         node.run();
         node.wait("the pod from the checkpoint", |node| {
-            (node.pod("web")?.delivery.phase == Phase::Delivered).then_some(())
+            (node.pod("web")?.delivery.phase == Phase::Stale).then_some(())
         })
         .await;
         assert_eq!(node.files("web", "tls").unwrap()["key"], CANARY);

@@ -89,7 +89,7 @@ fn delivered(
         Phase::Excluded | Phase::Held => {
             bail!("the pod is not served{}", because(&status.delivery.reason))
         }
-        Phase::Delivered | Phase::Waiting | Phase::Failing | Phase::Removing => {}
+        Phase::Delivered | Phase::Stale | Phase::Waiting | Phase::Failing | Phase::Removing => {}
     }
     let mut directories = BTreeMap::new();
     for volume in volumes(pod, container_called(pod, container)) {
@@ -105,7 +105,11 @@ fn delivered(
                     bail!("volume {name} {}", waits(&status.delivery));
                 }
                 let why = because(&status.delivery.reason);
-                output::note(format_args!("volume {name} keeps its last good copy{why}"));
+                let what = match status.delivery.phase {
+                    Phase::Stale => "may be out of date",
+                    _ => "keeps its last good copy",
+                };
+                output::note(format_args!("volume {name} {what}{why}"));
             }
             directories.insert(name.clone(), directory);
         } else if volume.empty_dir.is_some() {
@@ -119,7 +123,10 @@ fn delivered(
     let mut environments = status.containers.iter();
     let environment = environments.find(|status| status.name == container);
     let environment = environment.context("its environment has not been processed yet")?;
-    if environment.delivery.phase != Phase::Delivered {
+    if environment.delivery.phase == Phase::Stale {
+        let why = because(&environment.delivery.reason);
+        output::note(format_args!("its environment may be out of date{why}"));
+    } else if environment.delivery.phase != Phase::Delivered {
         bail!("its environment {}", waits(&environment.delivery));
     }
     let path = agent.path(&environment.path)?;

@@ -1,8 +1,8 @@
 //! What `larder status --wait` waits for: pods, hooks and sources, with reasons.
 
-use larder_agent::status::AgentStatus;
+use larder_agent::status::{AgentStatus, Phase, PodStatus};
 
-use super::report::{is_done, is_settled};
+use super::report::{has_idle_hooks, is_done, is_settled};
 use crate::output::{because, first_names};
 
 /// Number of pods that are named; the others are counted.
@@ -16,9 +16,31 @@ pub(super) fn hiding(status: &AgentStatus) -> Vec<&str> {
     hiding.collect()
 }
 
+/// When a wait for a pod is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitsFor {
+    /// When its content is delivered and known to be current.
+    Delivered,
+    /// When its content is in place.
+    InPlace,
+}
+
+impl WaitsFor {
+    /// Whether the wait for this pod is over.
+    pub(super) fn is_over(self, pod: &PodStatus) -> bool {
+        is_settled(pod)
+            || self == Self::InPlace && pod.delivery.phase == Phase::Stale && has_idle_hooks(pod)
+    }
+}
+
 /// What is pending in a wait for the pods of `status`. The agent does not serve the pods called `missing`. With `all`,
 /// the wait includes the pods of sources that have not reported.
-pub(super) fn pending(status: &AgentStatus, missing: &[String], all: bool) -> String {
+pub(super) fn pending(
+    status: &AgentStatus,
+    missing: &[String],
+    all: bool,
+    waits_for: WaitsFor,
+) -> String {
     if all && !status.silent_sources.is_empty() {
         let sources = status.silent_sources.join(", ");
         let problem = status.problems.first();
@@ -26,7 +48,7 @@ pub(super) fn pending(status: &AgentStatus, missing: &[String], all: bool) -> St
         let problem = problem.unwrap_or_default();
         return format!("the pods of: {sources}{problem}");
     }
-    let pods = status.pods.iter().filter(|pod| !is_settled(pod));
+    let pods = status.pods.iter().filter(|pod| !waits_for.is_over(pod));
     let pods = pods.map(|pod| {
         let mut hooks = pod.on_change.iter().filter(|hook| hook.state != "Idle");
         let why = match (hooks.next(), pod.delivery.reason.as_str()) {
@@ -81,7 +103,7 @@ mod tests {
         let missing = ("web", "Failing", "secret \"tls\" not found");
         let one = status(&[done, excluded, missing], &[]);
         assert_eq!(
-            pending(&one, &[], true),
+            pending(&one, &[], true, WaitsFor::Delivered),
             "prod/web (secret \"tls\" not found), api: connection refused"
         );
         let many = status(
@@ -89,7 +111,7 @@ mod tests {
             &[],
         );
         assert_eq!(
-            pending(&many, &["prod/x".to_owned()], false),
+            pending(&many, &["prod/x".to_owned()], false, WaitsFor::Delivered),
             "prod/a (Waiting), prod/web (secret \"tls\" not found), prod/c (Waiting) and 2 more"
         );
     }
@@ -98,10 +120,30 @@ mod tests {
     fn a_source_that_has_not_reported_is_named_with_the_first_problem() {
         let silent = status(&[("a", "Waiting", "")], &["api"]);
         assert_eq!(
-            pending(&silent, &[], true),
+            pending(&silent, &[], true, WaitsFor::Delivered),
             "the pods of: api (api: connection refused)"
         );
         // A wait for one pod does not wait for the source.
-        assert_eq!(pending(&silent, &[], false), "prod/a (Waiting)");
+        assert_eq!(
+            pending(&silent, &[], false, WaitsFor::Delivered),
+            "prod/a (Waiting)"
+        );
+    }
+
+    #[test]
+    fn stale_content_ends_only_the_wait_for_content() {
+        let pods = [
+            ("a", "Stale"),
+            ("b", "Delivered"),
+            ("c", "Failing"),
+            ("d", "Waiting"),
+        ];
+        let status = status(&pods.map(|(name, phase)| (name, phase, "")), &[]);
+        let over = |waits_for: WaitsFor| {
+            let over = status.pods.iter().filter(|pod| waits_for.is_over(pod));
+            over.map(|pod| &*pod.name).collect::<Vec<_>>()
+        };
+        assert_eq!(over(WaitsFor::Delivered), ["b"]);
+        assert_eq!(over(WaitsFor::InPlace), ["a", "b"]);
     }
 }

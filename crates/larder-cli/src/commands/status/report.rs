@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, Delivery, HookStatus, ObjectStatus, Phase, PodStatus};
 
-use super::beside;
+use super::{beside, urgency::most_urgent_first};
 use crate::output::{
     age, because, count, escaped,
     table::{Row, table},
@@ -18,17 +18,22 @@ pub(super) fn is_done(delivery: &Delivery) -> bool {
 }
 
 /// Whether the last attempt of the hook failed, or its annotation has an error.
-pub(in crate::commands) fn is_failing(hook: &HookStatus) -> bool {
+pub(super) fn is_failing(hook: &HookStatus) -> bool {
     matches!(hook.state.as_str(), "Retrying" | "Failing" | "Invalid")
 }
 
 /// Whether a pod and its hooks need no more work.
 pub(super) fn is_settled(pod: &PodStatus) -> bool {
-    is_done(&pod.delivery) && pod.on_change.iter().all(|hook| hook.state == "Idle")
+    is_done(&pod.delivery) && has_idle_hooks(pod)
 }
 
-/// All pods: a head line with counts, problems, the pods, and the parts that are not delivered. If it `is_wide`, every
-/// part, watch scopes and objects.
+/// Whether no hook of the pod is pending or failing.
+pub(super) fn has_idle_hooks(pod: &PodStatus) -> bool {
+    pod.on_change.iter().all(|hook| hook.state == "Idle")
+}
+
+/// All pods: a head line with counts, problems, the pods, the most urgent first, and the parts that are not delivered. If
+/// it `is_wide`, every part, watch scopes and objects.
 pub(super) fn overview(status: &AgentStatus, is_wide: bool, now: Timestamp) -> String {
     let mut text = serving(status);
     text += &head(status);
@@ -42,8 +47,9 @@ pub(super) fn overview(status: &AgentStatus, is_wide: bool, now: Timestamp) -> S
         ));
     }
     text += &notes(status);
-    text += &pods(status, is_wide, now);
-    let all = status.pods.iter();
+    let pods = most_urgent_first(&status.pods);
+    text += &pod_section(&pods, is_wide, now);
+    let all = pods.into_iter();
     text += &section(all.clone().flat_map(|pod| parts(pod, is_wide, now)));
     text += &section(all.clone().flat_map(|pod| beside::outdated(pod, now)));
     let hooks = all.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
@@ -221,8 +227,8 @@ fn notes(status: &AgentStatus) -> String {
     lines.map(|line| escaped_line(&line)).collect()
 }
 
-fn pods(status: &AgentStatus, is_wide: bool, now: Timestamp) -> String {
-    let rows = status.pods.iter().map(|pod| {
+fn pod_section(pods: &[&PodStatus], is_wide: bool, now: Timestamp) -> String {
+    let rows = pods.iter().map(|pod| {
         let done = pod.volumes.iter();
         let done = done.filter(|volume| is_done(&volume.delivery)).count();
         let deleted = pod.deletion_timestamp.map(|_| "Terminating");
@@ -397,8 +403,8 @@ mod tests {
             problem: a.yaml: \u{1b}[2J
 
             POD        PHASE       AGE    VOLUMES   REASON
-            prod/db    Delivered   3m5s   1/1
             prod/web   Failing     3m5s   1/2       secret "tls" not found
+            prod/db    Delivered   3m5s   1/1
 
             PART           TYPE     PHASE     AGE    FILES   LAST SWAP   REASON
             prod/web/tls   secret   Failing   3m5s   2                   secret "tls" not found
@@ -430,15 +436,61 @@ mod tests {
             problem: a.yaml: \u{1b}[2J
 
             POD        PHASE       AGE    VOLUMES   SOURCE   UID   MIRROR   REASON
-            prod/db    Delivered   3m5s   1/1       api      u
             prod/web   Failing     3m5s   1/2       api      u              secret "tls" not found
+            prod/db    Delivered   3m5s   1/1       api      u
 
             PART           TYPE     PHASE       AGE    FILES   LAST SWAP   REASON
-            prod/db/data   secret   Delivered   3m5s   2
             prod/web/ok    secret   Delivered   3m5s   2
             prod/web/tls   secret   Failing     3m5s   2                   secret "tls" not found
+            prod/db/data   secret   Delivered   3m5s   2
         "#]]
         .assert_eq(&overview(&status(), true, now()));
+    }
+
+    #[test]
+    fn every_phase_is_shown_the_same_everywhere() {
+        use Phase::{Delivered, Ended, Excluded, Failing, Held, Removing, Stale, Waiting};
+        for (phase, is_done, is_listed) in [
+            (Delivered, true, false),
+            (Ended, true, false),
+            (Excluded, true, false),
+            (Held, false, true),
+            (Stale, false, true),
+            (Waiting, false, true),
+            (Failing, false, true),
+            (Removing, false, true),
+        ] {
+            let mut status = status();
+            let reason = if is_listed {
+                "secret tls: forbidden"
+            } else {
+                ""
+            };
+            let pod = &mut status.pods[1];
+            pod.delivery = Delivery::new(phase, reason, now());
+            pod.volumes[1].delivery = pod.delivery.clone();
+            // The exit code of `--wait`.
+            assert_eq!(is_settled(pod), is_done, "{phase:?}");
+            let text = overview(&status, false, now());
+            let first = if is_listed { "web" } else { "db" };
+            let lines: Vec<_> = text.lines().collect();
+            let pods = lines.iter().position(|line| line.starts_with("POD"));
+            let line = lines[pods.unwrap() + 1];
+            let is_first = line.starts_with(&format!("prod/{first} "));
+            assert!(is_first || !is_listed, "{phase:?}: {text}");
+            assert_eq!(
+                text.contains("prod/web/tls "),
+                is_listed,
+                "{phase:?}: {text}"
+            );
+            assert_eq!(text.contains("forbidden"), is_listed, "{phase:?}: {text}");
+            let counted = format!(
+                "{} {}",
+                1 + usize::from(phase == Delivered),
+                phase.as_str().to_lowercase()
+            );
+            assert!(lines[0].contains(&counted), "{phase:?}: {text}");
+        }
     }
 
     #[test]

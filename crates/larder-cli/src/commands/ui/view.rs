@@ -8,7 +8,7 @@ use larder_agent::status::{
 };
 
 use crate::{
-    commands::status::is_failing,
+    commands::status::{Urgency, most_urgent_first},
     output::{Paint, age, count, html::Card, tree::Branch},
 };
 
@@ -28,13 +28,9 @@ impl View {
         if !status.problems.is_empty() || !status.silent_sources.is_empty() {
             cards.push(Card::new("problems", &problems(status)));
         }
-        let mut pods: Vec<_> = status.pods.iter().map(|pod| (state(pod), pod)).collect();
-        // Stable, so pods of one state keep their order.
-        pods.sort_by_key(|(state, _)| *state);
-        let settled = pods.partition_point(|((rank, _), _)| *rank < SETTLED);
-        let card = |(state, pod): &(PodState, &PodStatus)| {
-            Card::new(format!("pod-{}", pod.uid), &pod_tree(pod, *state))
-        };
+        let pods = most_urgent_first(&status.pods);
+        let settled = pods.partition_point(|pod| Urgency::of(pod).needs_look());
+        let card = |pod: &&PodStatus| Card::new(format!("pod-{}", pod.uid), &pod_tree(pod));
         cards.extend(pods[..settled].iter().map(card));
         cards.push(Card::new("changes", &feed.tree()));
         cards.extend(pods[settled..].iter().map(card));
@@ -62,25 +58,6 @@ impl View {
     }
 }
 
-/// The rank of a pod, the most urgent first, and what it is counted as.
-type PodState = (u8, &'static str);
-
-/// The first rank of pods that need no look.
-const SETTLED: u8 = 5;
-
-fn state(pod: &PodStatus) -> PodState {
-    match pod.delivery.phase {
-        Phase::Failing => (0, "failing"),
-        Phase::Delivered if pod.on_change.iter().any(is_failing) => (1, "with a failing hook"),
-        Phase::Waiting => (2, "waiting"),
-        Phase::Held => (3, "held"),
-        Phase::Removing => (4, "removing"),
-        Phase::Delivered => (SETTLED, "delivered"),
-        Phase::Excluded => (6, "excluded"),
-        Phase::Ended => (7, "ended"),
-    }
-}
-
 fn problems(status: &AgentStatus) -> Branch {
     let silent = status.silent_sources.iter();
     let silent = silent.map(|source| format!("{source} has not reported its pods yet"));
@@ -90,7 +67,8 @@ fn problems(status: &AgentStatus) -> Branch {
 }
 
 /// A pod that needs no look is one line, until its reader opens it.
-fn pod_tree(pod: &PodStatus, (rank, state): PodState) -> Branch {
+fn pod_tree(pod: &PodStatus) -> Branch {
+    let urgency = Urgency::of(pod);
     let name = format!("{}/{}", pod.namespace, pod.name);
     let mut tree = delivery(Branch::new().bold(name), &pod.delivery).plain(&pod.delivery.reason);
     if let Some(deleted) = pod.deletion_timestamp {
@@ -100,8 +78,12 @@ fn pod_tree(pod: &PodStatus, (rank, state): PodState) -> Branch {
     let containers = pod.containers.iter().map(container);
     let hooks = pod.on_change.iter().map(hook);
     let children = volumes.chain(containers).chain(hooks);
-    let tree = tree.with(children).in_state(state);
-    if rank < SETTLED { tree } else { tree.folded() }
+    let tree = tree.with(children).in_state(urgency.name());
+    if urgency.needs_look() {
+        tree
+    } else {
+        tree.folded()
+    }
 }
 
 /// The columns are those of [`container`] and [`hook`], so that they line up.
@@ -154,7 +136,7 @@ fn delivery(line: Branch, delivery: &Delivery) -> Branch {
         Phase::Delivered => Paint::Green,
         Phase::Ended | Phase::Excluded => Paint::Dim,
         Phase::Failing => Paint::Red,
-        Phase::Held | Phase::Waiting | Phase::Removing => Paint::Yellow,
+        Phase::Held | Phase::Stale | Phase::Waiting | Phase::Removing => Paint::Yellow,
     };
     line.cell(paint, delivery.phase.as_str())
         .age("for", delivery.since)
@@ -184,8 +166,8 @@ fn objects(status: &AgentStatus) -> Branch {
 /// The last changes of content, newest first.
 #[derive(Debug, Default)]
 pub(super) struct ChangeFeed {
-    /// The last change of each part, by UID of its pod and name.
-    swaps: HashMap<(String, String), Timestamp>,
+    /// The last change of each part, by UID of its pod and name; `None` before the first status.
+    swaps: Option<HashMap<(String, String), Timestamp>>,
     changes: VecDeque<ContentChange>,
 }
 
@@ -215,7 +197,8 @@ impl ChangeFeed {
             for (part, swap, verified) in volumes.chain(containers) {
                 let Some(swap) = swap else { continue };
                 let key = (pod.uid.clone(), part.clone());
-                if self.swaps.get(&key) != Some(&swap) {
+                let before = self.swaps.as_ref().map(|swaps| swaps.get(&key));
+                if before.flatten() != Some(&swap) {
                     let millis = now.as_millisecond().saturating_sub(swap.as_millisecond());
                     found.push(ContentChange {
                         time: swap,
@@ -223,8 +206,8 @@ impl ChangeFeed {
                         part,
                         latency: match verified {
                             Some(verified) => format!("verified after {verified} ms"),
-                            // An older change was only found now.
-                            None if millis > 10_000 => String::new(),
+                            // The page did not see it, or no agent answered for a while.
+                            None if before.is_none() || millis > 10_000 => String::new(),
                             None => format!("on this page after {} ms", millis.max(0)),
                         },
                     });
@@ -232,7 +215,7 @@ impl ChangeFeed {
                 swaps.insert(key, swap);
             }
         }
-        self.swaps = swaps;
+        self.swaps = Some(swaps);
         found.sort_by_key(|change| change.time);
         for change in found {
             self.changes.push_front(change);
@@ -250,5 +233,44 @@ impl ChangeFeed {
             tree.push(Branch::new().dim("none since the agent started"));
         }
         tree
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn latency_is_that_of_changes_that_the_page_saw() {
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let status = |swap: &str| -> AgentStatus {
+            serde_json::from_value(json!({
+                "node": "n1", "rootDir": "/r", "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
+                "watchScope": "Object", "silentSources": [], "problems": [], "objects": [],
+                "pods": [{
+                    "namespace": "prod", "name": "web", "uid": "u", "source": "api", "path": "/r", "containers": [],
+                    "phase": "Delivered", "since": "2026-01-01T00:00:00Z",
+                    "volumes": [{
+                        "name": "cfg", "type": "configMap", "path": "/r/cfg", "files": 1, "lastSwap": swap,
+                        "phase": "Delivered", "since": "2026-01-01T00:00:00Z",
+                    }],
+                }],
+            }))
+            .unwrap()
+        };
+        let mut feed = ChangeFeed::default();
+        // The change was a second before the page was opened.
+        feed.note(
+            &status("2026-01-01T00:00:01Z"),
+            time("2026-01-01T00:00:02Z"),
+        );
+        assert_eq!(feed.changes[0].latency, "");
+        feed.note(
+            &status("2026-01-01T00:00:03Z"),
+            time("2026-01-01T00:00:03.2Z"),
+        );
+        assert_eq!(feed.changes[0].latency, "on this page after 200 ms");
     }
 }

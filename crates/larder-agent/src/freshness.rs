@@ -1,0 +1,260 @@
+//! How fresh is what the agent knows, and what the status says of it.
+//!
+//! Invariants:
+//! 1. A part is `Delivered` only while each object that it reads is proven to be current. Otherwise it is `Stale`: its
+//!    content stays in place and readable, and the reason names the object.
+//! 2. Nobody sets `Stale`: it is derived whenever a status is read, by [`Unproven::show`] and nothing else. So text,
+//!    JSON, metrics, problems, events and the stream of changes cannot disagree.
+//!
+//! [`follow`] is only for those that are told: clients of the stream, and readers of events.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use larder::{ObjectManager, ObjectState, ObjectStatus, Proof};
+use larder_objects::{Kind, Object, ObjectKey, chain};
+use larder_pods::{
+    Pods, ResolvedPodUid,
+    events::{EventSubject, PodReason},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{
+    delivery::{
+        inputs::NodeInputs,
+        plan::{Need, Part},
+        pod_statuses::PodStatusEntry,
+        worker::DeliveryNode,
+    },
+    status::{Delivery, Phase, PodOverview, PodStatus},
+};
+
+/// Time for which a watch may be without proof while no request has failed: opening it again takes milliseconds.
+const REOPENED_WITHIN: Duration = Duration::from_secs(5);
+/// Time after which the objects are looked at without a change.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause between two looks, however many objects change.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why an object is not known to be current although no request has failed.
+const SILENT: &str = "the API server does not answer";
+
+/// Why an object is not known to be current.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Doubt {
+    /// The time of the last proof.
+    since: Timestamp,
+    why: String,
+}
+
+/// The objects that are not known to be current. Usually none.
+#[derive(Debug, Default)]
+pub(crate) struct Unproven(HashMap<(Kind, ObjectKey), Doubt>);
+
+impl Unproven {
+    /// What is unproven now.
+    pub(crate) fn of(inputs: &NodeInputs) -> Self {
+        let now = (Instant::now(), inputs.clock.now());
+        let found = unproven(Kind::ConfigMap, &inputs.config_maps, now).chain(unproven(
+            Kind::Secret,
+            &inputs.secrets,
+            now,
+        ));
+        Self(found.collect())
+    }
+
+    /// The objects as problems: one for each cause, however many objects it concerns.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
+        let mut by_cause = BTreeMap::<_, (Timestamp, BTreeSet<_>)>::new();
+        for (object, doubt) in &self.0 {
+            let found = by_cause.entry(&*doubt.why);
+            let (since, objects) = found.or_insert_with(|| (doubt.since, BTreeSet::new()));
+            *since = doubt.since.min(*since);
+            objects.insert(object);
+        }
+        by_cause.into_iter().map(|(why, (since, objects))| {
+            let mut names = objects.iter();
+            let first = names
+                .next()
+                .map(|(kind, key)| format!("{} {key}", kind.singular()));
+            let first = first.unwrap_or_default();
+            let others = match names.count() {
+                0 => String::new(),
+                others => format!(" and {others} more"),
+            };
+            format!("{first}{others} may have changed unnoticed since {since:.0}: {why}")
+        })
+    }
+
+    /// Adds to a published status, of a pod with these parts, what is unproven of it.
+    pub(crate) fn show(&self, parts: &[Part], pod: &mut PodStatus) {
+        let doubts = self.of_parts(&pod.namespace, parts);
+        if doubts.is_empty() {
+            return;
+        }
+        let volumes = pod.volumes.iter_mut();
+        let volumes = volumes.map(|volume| ("volume", &volume.name, &mut volume.delivery));
+        let containers = pod.containers.iter_mut();
+        let containers = containers.map(|one| ("environment", &one.name, &mut one.delivery));
+        for (label, name, delivery) in volumes.chain(containers) {
+            if delivery.phase != Phase::Delivered {
+                continue;
+            }
+            let Some((part, stale)) = doubts.get(&(label, name.as_str())) else {
+                continue;
+            };
+            delivery.clone_from(stale);
+            if pod.delivery.phase < Phase::Stale {
+                let reason = format!("{}: {}", part.kind, stale.reason);
+                pod.delivery = Delivery::new(Phase::Stale, reason, stale.since);
+            }
+        }
+    }
+
+    /// What the parts with an unproven object would show, by their keys.
+    fn of_parts<'a>(
+        &self,
+        namespace: &str,
+        parts: &'a [Part],
+    ) -> HashMap<(&'static str, &'a str), (&'a Part, Delivery)> {
+        if self.0.is_empty() {
+            return HashMap::new();
+        }
+        let doubted = parts.iter().filter_map(|part| {
+            let found = part.reads.iter().filter_map(|need| match need {
+                Need::Object(kind, name) => {
+                    let key = ObjectKey::new(namespace, name.clone());
+                    let object = (*kind, key);
+                    let doubt = self.0.get(&object)?;
+                    Some((
+                        doubt.since,
+                        format!("{} {name}: {}", kind.singular(), doubt.why),
+                    ))
+                }
+                _ => None,
+            });
+            let (since, reason) = found.min()?;
+            let stale = Delivery::new(Phase::Stale, reason, since);
+            Some((part.kind.key(), (part, stale)))
+        });
+        doubted.collect()
+    }
+}
+
+/// The objects of a manager that are not known to be current, at `now`.
+fn unproven<K: Object>(
+    kind: Kind,
+    manager: &ObjectManager<K>,
+    (now, wall): (Instant, Timestamp),
+) -> impl Iterator<Item = ((Kind, ObjectKey), Doubt)> {
+    let objects = manager.objects().into_iter();
+    objects.filter_map(move |object| {
+        let doubt = doubt(&object, now, wall)?;
+        Some(((kind, object.key), doubt))
+    })
+}
+
+/// Why the object is not known to be current.
+fn doubt(object: &ObjectStatus, now: Instant, wall: Timestamp) -> Option<Doubt> {
+    let lost = match &object.proof {
+        Proof::At(_) => None,
+        Proof::Lost { since, failure } => Some((*since, failure.as_ref())),
+    };
+    let since = match (object.state, lost) {
+        // Nothing of it is delivered.
+        (ObjectState::Pending | ObjectState::Idle | ObjectState::Removed, _) => return None,
+        // A copy that an earlier agent kept.
+        (ObjectState::Stale(as_of), _) => as_of,
+        (_, None) => return None,
+        (_, Some((since, None))) if now - since < REOPENED_WITHIN => return None,
+        (_, Some((since, _))) => {
+            let age = SignedDuration::try_from(now.saturating_duration_since(since));
+            let age = age.unwrap_or(SignedDuration::MAX);
+            wall.checked_sub(age).unwrap_or(Timestamp::MIN)
+        }
+    };
+    let failure = lost.and_then(|(_, failure)| failure);
+    let why = failure.map_or_else(|| SILENT.to_owned(), |failure| chain(&*failure.error));
+    Some(Doubt { since, why })
+}
+
+/// The stale parts of a pod, with their reasons.
+type StaleParts = BTreeSet<(String, String)>;
+
+/// Tells the followers of a pod when parts of it become stale or are fresh again. `changed` is notified when an object
+/// may have become either. Runs until dropped.
+pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Notify>) {
+    let mut told = HashMap::<ResolvedPodUid, StaleParts>::new();
+    loop {
+        // Without a change, only time can make an object stale.
+        let _ = timeout(LOOK_INTERVAL, changed.notified()).await;
+        let unproven = Unproven::of(&node.inputs);
+        let mut now = HashMap::new();
+        if !unproven.0.is_empty() {
+            for entry in node.statuses.sorted() {
+                let mut status = entry.status();
+                unproven.show(&entry.parts(), &mut status);
+                let stale = stale_parts(status);
+                if !stale.is_empty() {
+                    now.insert(entry.uid.clone(), stale);
+                }
+            }
+        }
+        for (uid, stale) in &now {
+            let before = told.remove(uid);
+            if before.as_ref() == Some(stale) {
+                continue;
+            }
+            node.statuses.note_change(uid);
+            let Some(pod) = pods.pod_by_uid(uid) else {
+                continue;
+            };
+            let known = before.unwrap_or_default();
+            for (part, reason) in stale.difference(&known) {
+                let message = format!("{part} may be out of date: {reason}");
+                node.post(&pod, EventSubject::Pod(PodReason::Stale), &message);
+            }
+        }
+        for fresh in told.keys() {
+            node.statuses.note_change(fresh);
+        }
+        told = now;
+        sleep(LOOK_PAUSE).await;
+    }
+}
+
+fn stale_parts(pod: PodStatus) -> StaleParts {
+    let volumes = pod.volumes.into_iter();
+    let volumes = volumes.map(|volume| (format!("volume {}", volume.name), volume.delivery));
+    let containers = pod.containers.into_iter();
+    let containers = containers.map(|one| (format!("environment of {}", one.name), one.delivery));
+    let parts = volumes.chain(containers);
+    let stale = parts.filter(|(_, delivery)| delivery.phase == Phase::Stale);
+    stale
+        .map(|(part, delivery)| (part, delivery.reason))
+        .collect()
+}
+
+/// The overview of a pod, with what is unproven of it.
+pub(crate) fn overview(entry: &PodStatusEntry, unproven: &Unproven) -> PodOverview {
+    let overview = entry.overview();
+    if unproven.0.is_empty() || overview.delivery.phase >= Phase::Stale {
+        return overview;
+    }
+    let mut status = entry.status();
+    unproven.show(&entry.parts(), &mut status);
+    PodOverview {
+        delivery: status.delivery,
+        ..overview
+    }
+}
+
+#[cfg(test)]
+mod tests;
