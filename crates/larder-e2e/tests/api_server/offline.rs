@@ -271,7 +271,7 @@ async fn a_reboot_without_the_api_server_restores_a_full_node() {
             && status
                 .pods
                 .iter()
-                .all(|pod| pod.delivery.phase == larder_agent::status::Phase::Delivered)
+                .all(|pod| pod.delivery.phase == larder_agent::status::Phase::Stale)
     })
     .await;
     let took = start.elapsed().saturating_sub(Duration::from_secs(1));
