@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, Delivery, HookStatus, ObjectStatus, Phase, PodStatus};
 
-use super::{beside, urgency::most_urgent_first};
+use super::{
+    beside,
+    urgency::{is_failing, most_urgent_first},
+};
 use crate::output::{
     age, because, count, escaped,
     table::{Row, table},
@@ -15,11 +18,6 @@ pub(super) fn is_done(delivery: &Delivery) -> bool {
         delivery.phase,
         Phase::Delivered | Phase::Ended | Phase::Excluded
     )
-}
-
-/// Whether the last attempt of the hook failed, or its annotation has an error.
-pub(super) fn is_failing(hook: &HookStatus) -> bool {
-    matches!(hook.state.as_str(), "Retrying" | "Failing" | "Invalid")
 }
 
 /// Whether a pod and its hooks need no more work.

@@ -1,8 +1,6 @@
 //! How much a pod needs a look: lists and pages show the most urgent first.
 
-use larder_agent::status::{Phase, PodStatus};
-
-use super::report::is_failing;
+use larder_agent::status::{HookStatus, Phase, PodStatus};
 
 /// How much a pod needs a look, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +50,11 @@ impl Urgency {
             Self::Ended => "ended",
         }
     }
+}
+
+/// Whether the last attempt of the hook failed, or its annotation has an error.
+pub(super) fn is_failing(hook: &HookStatus) -> bool {
+    matches!(hook.state.as_str(), "Retrying" | "Failing" | "Invalid")
 }
 
 /// The pods, the most urgent first. Pods of one urgency keep their order.
