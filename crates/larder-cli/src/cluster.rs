@@ -199,7 +199,7 @@ fn wanted_side(document: &Document) -> Option<Wanted> {
         path(resource, &ObjectKey::new(key.namespace.clone(), name))
     });
     // The embedded API server has the pod that its manifests make of a workload.
-    let mut wanted = Wanted::at("Pod", Resource::core("pods"), &key, Purpose::Side);
+    let mut wanted = Wanted::at("Pod", Resource::PODS, &key, Purpose::Side);
     wanted.paths.splice(..0, workload);
     Some(wanted)
 }
@@ -211,7 +211,7 @@ fn wanted_facts(document: &Document) -> Option<Wanted> {
     };
     let is_wanted = node_name(pod).is_none() && reads_node_name(pod) && document.workload.is_none();
     let (key, purpose) = (document.object.key(), Purpose::PodFacts);
-    is_wanted.then(|| Wanted::at("Pod", Resource::core("pods"), &key, purpose))
+    is_wanted.then(|| Wanted::at("Pod", Resource::PODS, &key, purpose))
 }
 
 fn object_key(document: &Document) -> Option<(Kind, ObjectKey)> {

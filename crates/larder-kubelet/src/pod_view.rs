@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, VolumeMount};
+use larder_objects::is_terminal_phase;
 use larder_projection::{ContainerView, containers};
 use smol_str::SmolStr;
 
@@ -74,8 +75,7 @@ pub fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
     PodView {
         containers: running.collect(),
         republishes: has_volume_of(pod, republishing),
-        ending: pod.metadata.deletion_timestamp.is_some()
-            || matches!(phase, Some("Succeeded" | "Failed")),
+        ending: pod.metadata.deletion_timestamp.is_some() || phase.is_some_and(is_terminal_phase),
     }
 }
 

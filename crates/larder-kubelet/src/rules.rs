@@ -256,9 +256,8 @@ pub enum Notice {
     Verified {
         /// The volume.
         volume: SmolStr,
-        /// How it arrived, as the label of a metric: `same` without a touch, `swapped` while it was awaited for one, `late`
-        /// after that.
-        how: &'static str,
+        /// How it arrived.
+        arrival: Arrival,
         /// Time since the change; `None` for a change before larder's start.
         delay: Option<Duration>,
         /// Touches sent for it.
@@ -278,6 +277,28 @@ pub enum Notice {
         /// The volume.
         volume: SmolStr,
     },
+}
+
+/// How the content of a volume arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Without a touch.
+    Same,
+    /// While it was awaited for a touch.
+    Swapped,
+    /// After that.
+    Late,
+}
+
+impl Arrival {
+    /// The label of a metric.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Swapped => "swapped",
+            Self::Late => "late",
+        }
+    }
 }
 
 /// A touch after which the kubelet is to swap volumes.

@@ -22,8 +22,6 @@ use tracing::debug;
 
 use crate::permissions::{Permission, may_touch_in};
 
-const PODS: Resource = Resource::core("pods");
-
 /// The annotation that a touch sets.
 pub const REFRESH: &str = "larder.dev/refresh";
 
@@ -133,7 +131,9 @@ async fn patch(
     pod: &ObjectMeta,
     value: &str,
 ) -> Result<ResourceVersion, RequestError> {
-    let path = PODS.in_namespace(&pod.namespace)?.object(&pod.name)?;
+    let path = Resource::PODS
+        .in_namespace(&pod.namespace)?
+        .object(&pod.name)?;
     let query = Query::new().with("fieldManager", FIELD_MANAGER);
     let uri = path.subresource("status").uri(&query)?;
     let patched: PatchedPod = merge_patch(client, uri, &body(pod, value)).await?;

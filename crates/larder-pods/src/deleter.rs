@@ -19,8 +19,6 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-const PODS: Resource = Resource::core("pods");
-
 /// Delays between the attempts to delete one pod.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 
@@ -112,7 +110,7 @@ pub(crate) async fn delete_pod(
         "gracePeriodSeconds": 0,
         "preconditions": {"uid": uid},
     });
-    let path = PODS.in_namespace(namespace)?.object(name)?;
+    let path = Resource::PODS.in_namespace(namespace)?.object(name)?;
     match request(client, Method::DELETE, path.as_str(), Some(&options)).await {
         Ok(IgnoredAny) => Ok(true),
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),

@@ -308,3 +308,6 @@ fn is_directory_name(uid: &str) -> bool {
     let fits = !uid.is_empty() && uid.len() <= MAX_UID;
     fits && uid != "." && uid != ".." && !uid.contains(|c: char| c == '/' || c.is_control())
 }
+
+#[cfg(test)]
+mod tests;

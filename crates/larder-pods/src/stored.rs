@@ -17,7 +17,7 @@ use k8s_openapi::{
     api::core::v1::{HostIP, Pod, PodIP, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use larder_objects::{ApiJson, ObjectKey, ObjectKeyRef, ResourceVersion};
+use larder_objects::{ApiJson, ObjectKey, ObjectKeyRef, ResourceVersion, is_terminal_phase};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, value::RawValue};
 use smol_str::SmolStr;
@@ -92,7 +92,7 @@ impl StoredPod {
         let ephemeral_containers = spec.ephemeral_containers.as_ref();
         Ok(Self {
             metadata,
-            is_terminal: matches!(phase, Some("Succeeded" | "Failed")),
+            is_terminal: phase.is_some_and(is_terminal_phase),
             host_network: spec.host_network.unwrap_or_default(),
             service_account: account.unwrap_or("default").into(),
             ephemeral_containers: ephemeral_containers.map_or(0, Vec::len),

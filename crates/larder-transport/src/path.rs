@@ -57,6 +57,9 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// Pods, which every part of larder asks for.
+    pub const PODS: Self = Self::core("pods");
+
     /// A resource of the core group, `v1`.
     pub const fn core(plural: &'static str) -> Self {
         Self::new("", "v1", plural)

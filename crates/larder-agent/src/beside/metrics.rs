@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use larder_kubelet::{outdated::OutdatedKind, rules::PartState};
+use larder_kubelet::{
+    outdated::OutdatedKind,
+    rules::{Arrival, PartState},
+};
 use larder_transport::registrar::{Labels, Registrar, label};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -12,7 +15,13 @@ use prometheus_client::{
 /// Results of touches.
 const TOUCHES: [&str; 6] = ["ok", "noop", "forbidden", "refused", "throttled", "error"];
 /// Results of verifications.
-const VERIFICATIONS: [&str; 5] = ["same", "swapped", "late", "detached", "unverified"];
+const VERIFICATIONS: [&str; 5] = [
+    Arrival::Same.as_str(),
+    Arrival::Swapped.as_str(),
+    Arrival::Late.as_str(),
+    "detached",
+    "unverified",
+];
 
 /// Metrics of the mode. Cloning shares them.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, is_terminal_phase};
 use smol_str::SmolStr;
 
 use super::{Writer, metadata, options::DeleteOptions};
@@ -97,7 +97,7 @@ impl Writer {
 /// How long the pod has to stop. A pod without a node, or one that has ended, needs no time.
 fn grace(pod: &serde_json::Value, options: &DeleteOptions) -> i64 {
     let unbound = text(pod, "/spec/nodeName").is_empty();
-    let ended = matches!(text(pod, "/status/phase"), "Failed" | "Succeeded");
+    let ended = is_terminal_phase(text(pod, "/status/phase"));
     if unbound || ended {
         return 0;
     }

@@ -11,7 +11,8 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use super::{
-    Gate, Look, Notice, PartName, PartObservation, PartState, PodView, SWAP_TIME, throttled,
+    Arrival, Gate, Look, Notice, PartName, PartObservation, PartState, PodView, SWAP_TIME,
+    throttled,
 };
 use crate::{backoff, fingerprint::Fingerprint};
 
@@ -152,16 +153,16 @@ impl TrackedPart {
         self.verified = true;
         self.retries_by = None;
         self.verified_in = (!self.is_first).then(|| now - self.changed_at);
-        let how = match self.last_touch {
+        let arrival = match self.last_touch {
             // It shares the touch of another volume.
-            None if shares_touch => "swapped",
-            None => "same",
-            Some(at) if now < at + SWAP_TIME => "swapped",
-            Some(_) => "late",
+            None if shares_touch => Arrival::Swapped,
+            None => Arrival::Same,
+            Some(at) if now < at + SWAP_TIME => Arrival::Swapped,
+            Some(_) => Arrival::Late,
         };
         Notice::Verified {
             volume: volume.clone(),
-            how,
+            arrival,
             delay: self.verified_in,
             touches: self.touches,
         }

@@ -114,12 +114,13 @@ impl World {
             let text = match notice {
                 Notice::Verified {
                     volume: name,
-                    how,
+                    arrival,
                     delay,
                     touches,
                 } => {
                     let delay = delay.map(|delay| delay.as_millis());
-                    format!("{name} verified: {how}, {delay:?} ms, {touches} touches")
+                    let arrival = arrival.as_str();
+                    format!("{name} verified: {arrival}, {delay:?} ms, {touches} touches")
                 }
                 other => format!("{other:?}"),
             };

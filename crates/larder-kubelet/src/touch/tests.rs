@@ -34,7 +34,11 @@ async fn server() -> (ApiServer, Client, ObjectMeta) {
 }
 
 async fn current(client: &Client) -> Value {
-    let path = PODS.in_namespace("n").unwrap().object("web").unwrap();
+    let path = Resource::PODS
+        .in_namespace("n")
+        .unwrap()
+        .object("web")
+        .unwrap();
     let get = larder_watch::request(client, http::Method::GET, path.as_str(), None::<&()>);
     get.await.unwrap()
 }

@@ -255,8 +255,6 @@ impl MirrorClient {
 }
 
 const NODES: Resource = Resource::core("nodes");
-const PODS: Resource = Resource::core("pods");
-
 fn failed(verb: &'static str, full_name: &FullName) -> impl FnOnce(RequestError) -> MirrorError {
     let full_name = full_name.clone();
     move |source| MirrorError::Pod {
@@ -267,7 +265,7 @@ fn failed(verb: &'static str, full_name: &FullName) -> impl FnOnce(RequestError)
 }
 
 fn pods_path(full_name: &FullName) -> Result<CollectionPath, RequestError> {
-    Ok(PODS.in_namespace(&full_name.namespace)?)
+    Ok(Resource::PODS.in_namespace(&full_name.namespace)?)
 }
 
 /// The mirror pod of `pod`, ready to be created.

@@ -31,8 +31,6 @@ use crate::{
     stored::StoredPod,
 };
 
-const PODS: Resource = Resource::core("pods");
-
 /// The pods of one node at the API server.
 #[derive(Clone)]
 pub struct ApiSource {
@@ -102,7 +100,12 @@ impl ApiSource {
     fn follow(&self) -> Collection<StoredPod> {
         let selector = field_selector("spec.nodeName", &self.node_name);
         let client = self.client.clone();
-        Collection::new(client, PODS.collection(), Some(&selector), &self.context)
+        Collection::new(
+            client,
+            Resource::PODS.collection(),
+            Some(&selector),
+            &self.context,
+        )
     }
 
     /// Reports the pods until the receiver is dropped. During an outage the pods reported last stay.

@@ -29,11 +29,11 @@ impl BesideWorker {
             match notice {
                 Notice::Verified {
                     volume,
-                    how,
+                    arrival,
                     delay,
                     touches,
                 } => {
-                    metrics.verified(how);
+                    metrics.verified(arrival.as_str());
                     if let Some(delay) = delay {
                         metrics.delivered(delay, touches);
                         info!(%pod, %volume, touches, millis = delay.as_millis(), "changed");
