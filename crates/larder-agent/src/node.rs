@@ -1,9 +1,12 @@
-//! The Node object of this machine, for API servers that have none.
+//! What this machine knows of its node: a Node object for API servers that have none, and its own addresses.
 
-use std::thread::available_parallelism;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    thread::available_parallelism,
+};
 
 use k8s_openapi::{
-    api::core::v1::{Node, NodeAddress, NodeStatus},
+    api::core::v1::{HostIP, Node, NodeAddress, NodeStatus, Pod},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 
@@ -39,4 +42,35 @@ pub fn of_this_host(name: &str) -> Node {
         }),
         ..Node::default()
     }
+}
+
+/// The addresses of this machine, IPv4 first: those from which it would send to the network. As the kubelet's default for
+/// the address of its Node (1.36, `pkg/kubelet/nodestatus/setters.go`, `ResolveBindAddress`). Nothing is sent.
+pub fn own_addresses() -> Vec<IpAddr> {
+    // Addresses of documentation, to which the default route leads.
+    let destinations = [
+        IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)),
+        IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    ];
+    let source = |destination: IpAddr| {
+        let any: IpAddr = match destination {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(SocketAddr::new(destination, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
+    };
+    destinations.into_iter().filter_map(source).collect()
+}
+
+/// States the addresses of this machine as those of the static pod's host, unless its status has one.
+pub(crate) fn state_own_addresses(pod: &mut Pod) {
+    let status = pod.status.get_or_insert_default();
+    if status.host_ip.is_some() {
+        return;
+    }
+    let ips: Vec<_> = own_addresses().iter().map(IpAddr::to_string).collect();
+    status.host_ip = ips.first().cloned();
+    status.host_ips = Some(ips.into_iter().map(|ip| HostIP { ip }).collect());
 }

@@ -19,7 +19,9 @@
 //!    kubelet it is not, so a remount of its volumes fails.) A pod that terminates before it could start is not served.
 //! 4. Of the static pods with one full name at most one is served or retiring; the others wait in order of arrival.
 //! 5. No pod retires because it is missing from its source until every source has been seen: before that, the source
-//!    may just not have reported it yet.
+//!    may just not have reported it yet. The exception is a static pod that makes room for another one of its name: its
+//!    source had it and has it no more, so it was edited. (The kubelet holds the new version until it has reached the API
+//!    server, kubernetes#105543.)
 //! 6. A pod with the UID of an earlier pod is served only after the volumes of that pod are torn down. It never takes
 //!    them over.
 
@@ -226,7 +228,22 @@ impl PodLifecycle {
             }
         };
         self.recount(&uid);
-        action.into_iter().collect()
+        let replaced = self.retire_replaced(&FullName::of(&pod.metadata));
+        action.into_iter().chain(replaced).collect()
+    }
+
+    /// Retires the static pod with `full_name` that its source has no more, if another one waits for its name.
+    fn retire_replaced(&mut self, full_name: &FullName) -> Option<LifecycleAction> {
+        let queue = self.static_pods.get(full_name)?;
+        let uid = queue.front().filter(|_| queue.len() > 1)?.clone();
+        let tracked = self.pods.get_mut(&uid)?;
+        if !(tracked.gone && tracked.life == PodLife::Served) {
+            return None;
+        }
+        tracked.life = PodLife::Retiring { registered: true };
+        let retire = LifecycleAction::Retire(Arc::clone(&tracked.pod));
+        self.recount(&uid);
+        Some(retire)
     }
 
     /// Every source has reported all its pods: a pod that is missing is really gone.

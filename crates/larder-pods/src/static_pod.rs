@@ -33,7 +33,7 @@ use k8s_openapi::api::core::v1::{Pod, Toleration};
 use larder_net::url::without_credentials;
 use larder_objects::{
     StableHash, escaped,
-    manifest::{Document, Loader, Manifest, ManifestError, Manifests},
+    manifest::{Document, Loader, Manifest, ManifestError, Manifests, Problem},
     validation::{self, FieldErrors},
 };
 use serde_json::Value;
@@ -130,6 +130,19 @@ impl From<ManifestError> for StaticPodError {
     }
 }
 
+/// The static pod of a file, and what else is wrong with the file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FilePod {
+    /// The pod of the first document.
+    pub pod: StoredPod,
+    /// The first field of that document that a pod does not have. The kubelet ignores it; the API server would reject
+    /// the pod.
+    pub unknown_field: Option<StaticPodError>,
+    /// A second document, which is not read.
+    pub more: Option<StaticPodError>,
+}
+
 /// Most pods behind a URL. A kubelet runs 110 by default.
 const MAX_PODS: usize = 10_000;
 
@@ -149,16 +162,12 @@ impl StaticPods {
         }
     }
 
-    /// The pod in the file at `path`: its first document. A second document is returned as an error beside it.
+    /// The pod in the file at `path`: its first document.
     ///
     /// # Errors
     ///
     /// The first document is not a static pod.
-    pub fn from_file(
-        &self,
-        path: &Path,
-        text: &str,
-    ) -> Result<(StoredPod, Option<StaticPodError>), StaticPodError> {
+    pub fn from_file(&self, path: &Path, text: &str) -> Result<FilePod, StaticPodError> {
         let name = shown_path(path);
         guarded(&name, || self.first_of_file(path, &name, text))
     }
@@ -168,10 +177,11 @@ impl StaticPods {
         path: &Path,
         name: &str,
         text: &str,
-    ) -> Result<(StoredPod, Option<StaticPodError>), StaticPodError> {
+    ) -> Result<FilePod, StaticPodError> {
         let Manifests {
             documents,
             errors,
+            warnings,
             skipped,
             ..
         } = load(name, text, 2);
@@ -192,10 +202,17 @@ impl StaticPods {
         if first.origin.item.is_some() {
             return Err(StaticPodProblem::List.at(first.origin));
         }
+        let mut warnings = warnings.into_iter();
+        let unknown_field =
+            warnings.find(|warning| is_unknown_field(warning, first.origin.document));
         let pod = self.pod(ManifestPlace::File(path), first)?;
         let more = documents.next();
         let more = more.map(|document| StaticPodProblem::MoreThanOne.at(document.origin));
-        Ok((pod, more))
+        Ok(FilePod {
+            pod,
+            unknown_field: unknown_field.map(StaticPodError::from),
+            more,
+        })
     }
 
     /// The pods in a response of `url`: one, or a list of them.
@@ -339,6 +356,15 @@ fn is_before(error: &ManifestError, document: &Document) -> bool {
         }
         _ => true,
     }
+}
+
+/// Whether `warning` is of a field that an object of the document `number` does not have.
+fn is_unknown_field(warning: &ManifestError, number: usize) -> bool {
+    matches!(
+        warning,
+        ManifestError::Document { origin, problem: Problem::UnknownField { .. }, .. }
+            if origin.document == number
+    )
 }
 
 /// Makes a static pod from a file tolerate every NoExecute taint.

@@ -11,16 +11,20 @@ use larder_files::pause;
 use larder_hooks::Observer;
 use larder_objects::{ObjectKey, chain};
 use larder_on_change::PartKey;
+use larder_pods::identity::is_static_pod;
 use larder_projection::{
     Inputs, Needs, NestedMountPoints, RuntimeFeatures, VolumeKind,
     disk::{DiskError, PodVolume, VolumeHost},
     environment, fs_group, memory_limit, mounts, nested_mount_points, project, unknown_address,
 };
 
-use crate::delivery::{
-    plan::{PartKind, PodPlan},
-    pod_parts::PodParts,
-    sub_paths::{Wanted, wanted_of},
+use crate::{
+    delivery::{
+        plan::{PartKind, PodPlan},
+        pod_parts::PodParts,
+        sub_paths::{Wanted, wanted_of},
+    },
+    node::state_own_addresses,
 };
 
 /// One delivery and its inputs.
@@ -127,8 +131,12 @@ struct VolumeLimits<'a> {
 impl Job {
     /// Delivers the parts.
     pub(super) fn run(mut self) -> JobReport {
-        let pod = self.plan.pod.decode();
+        let mut pod = self.plan.pod.decode();
         let node = self.inputs.node.as_deref();
+        // A static pod does not wait for the API server.
+        if node.is_none() && is_static_pod(&pod.metadata) {
+            state_own_addresses(&mut pod);
+        }
         let limits = VolumeLimits {
             mount_points: nested_mount_points(&pod),
             memory: node.and_then(|node| memory_limit(&pod, node)),

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
-use larder_agent::status::Phase;
+use larder_agent::{node::own_addresses, status::Phase};
 use larder_apiserver::{ApiKind, Fault};
 use serde_json::json;
 
@@ -203,6 +203,69 @@ async fn manifests_are_remembered_privately_while_they_are_followed() {
     node.run();
     node.settled().await;
     assert!(!copies.exists());
+}
+
+#[tokio::test]
+async fn static_pod_is_edited_and_has_the_nodes_address_while_the_server_was_never_reached() {
+    let mut node = Node::prepare();
+    let outage = node.server.faults().inject(Fault::on_any().never_answer());
+    node.run();
+    let ip = json!({"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}});
+    let version = |number: &str| {
+        let number = json!({"name": "VERSION", "value": number});
+        pod("static").env(ip.clone()).env(number).build()
+    };
+    let name = format!("static-{NODE}");
+    let own = own_addresses();
+    node.static_pod(version("1"));
+    for number in ["1", "2"] {
+        node.static_pod(version(number));
+        // A machine without a network has no address to tell.
+        let Some(own) = own.first() else {
+            let waits = "waiting for status.hostIP: the Node has no address yet";
+            node.until_environment_failing(&name, waits).await;
+            continue;
+        };
+        let environment = node.wait("the version", |node| {
+            let environment = node.environment(&name, "main")?;
+            (environment["VERSION"] == number).then_some(environment)
+        });
+        assert_eq!(environment.await["IP"], own.to_string());
+    }
+    // The Node's own word counts once it is heard.
+    outage.lift();
+    let mut object = node.server.get(ApiKind::Node, "", NODE).unwrap();
+    object["status"] = json!({"addresses": [{"type": "InternalIP", "address": "10.1.2.3"}]});
+    node.apply(&object);
+    node.wait("the address of the Node", |node| {
+        (node.environment(&name, "main")?["IP"] == "10.1.2.3").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn static_pod_with_an_unknown_field_replaces_none_without() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    node.apply(&config_map("other", &[("b", "1")]));
+    node.static_pod(pod("static").config_map("cfg", "app").build());
+    let name = format!("static-{NODE}");
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    let mut misspelled = pod("static").config_map("cfg", "other").build();
+    misspelled["spec"]["hostNetwrk"] = json!(true);
+    node.static_pod(misspelled);
+    let problem = node.wait("the problem", |node| {
+        node.status().problems.into_iter().next()
+    });
+    let problem = problem.await;
+    assert!(
+        problem.contains("keeping its last good version") && problem.contains("hostNetwrk"),
+        "{problem}"
+    );
+    node.until(&name, "cfg", &[("a", "1")]).await;
+    node.static_pod(pod("static").config_map("cfg", "other").build());
+    node.until(&name, "cfg", &[("b", "1")]).await;
+    assert!(node.status().problems.is_empty());
 }
 
 #[tokio::test]

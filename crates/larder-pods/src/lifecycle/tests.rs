@@ -226,6 +226,24 @@ fn missing_pods_retire_only_after_all_sources_are_seen() {
 }
 
 #[test]
+fn an_edited_static_pod_is_served_before_all_sources_are_seen() {
+    let mut lives = Lives(PodLifecycle::new(true));
+    lives.check(Add, static_pod("1"), &["serve 1"]);
+    lives.check(Remove, static_pod("1"), &[]);
+    lives.check(Add, static_pod("2"), &["retire 1"]);
+    lives.check_life("2", Some(PodLife::Held(HeldBecause::NameInUse)));
+    lives.check_volumes_gone("1", &["unregister 1", "serve 2"]);
+    // In the other order, and only once.
+    lives.check(Add, static_pod("3"), &[]);
+    lives.check(Remove, static_pod("2"), &["retire 2"]);
+    lives.check(Update, static_pod("3").label("l", "1"), &[]);
+    lives.check_volumes_gone("2", &["unregister 2", "serve 3"]);
+    // A pod that nothing replaces stays.
+    lives.check(Remove, static_pod("3"), &[]);
+    lives.check_life("3", Some(PodLife::Served));
+}
+
+#[test]
 fn pod_with_the_uid_of_one_that_is_gone_waits_for_its_volumes() {
     let mut lives = Lives(PodLifecycle::new(true));
     lives.check(Add, pod("a").uid("1"), &["serve 1"]);

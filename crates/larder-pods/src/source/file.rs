@@ -4,6 +4,8 @@
 //! skipped, no recursion, symlinks are followed. Different where the kubelet loses pods:
 //! - A file that cannot be read or decoded keeps its last pod (the kubelet drops it at the next full read), also over a
 //!   restart if [`FileSource::remembering`] names a directory for copies.
+//! - A pod with a field that does not exist never replaces one without, and the field is reported. (The kubelet ignores
+//!   it: a misspelled field restarts the pod without what it meant.)
 //! - A path that disappears keeps its pods; a path that never existed has none. (The kubelet drops all of them.)
 //! - A directory that is deleted and created again is watched again.
 //! - A swap of the `..data` link of a ConfigMap volume is noticed at once. (The kubelet finds it by polling.)

@@ -26,9 +26,9 @@ fn on(node_name: &str) -> StaticPods {
 
 #[track_caller]
 fn from_file(node_name: &str, path: &str, text: &str) -> Pod {
-    let (pod, more) = on(node_name).from_file(Path::new(path), text).unwrap();
-    assert!(more.is_none(), "{more:?}");
-    pod.decode()
+    let read = on(node_name).from_file(Path::new(path), text).unwrap();
+    assert!(read.more.is_none(), "{:?}", read.more);
+    read.pod.decode()
 }
 
 #[track_caller]
@@ -168,7 +168,7 @@ fn the_format_behind_the_uid_is_version_1() {
     let node = on("node-a")
         .from_file(Path::new("/m/web.yaml"), WEB)
         .unwrap()
-        .0;
+        .pod;
     let url = on("node-a").from_url("http://h/m", WEB).unwrap();
     let through_text = StableHash::EMPTY
         .with("larder/static-pod/1")
@@ -202,7 +202,7 @@ fn the_hash_gives_the_known_answers() {
 #[test]
 fn a_second_document_in_a_file_is_reported() {
     let two = format!("{WEB}---\n{}", WEB.replace("name: web", "name: second"));
-    let (pod, more) = on("n1").from_file(Path::new("/m/web.yaml"), &two).unwrap();
+    let FilePod { pod, more, .. } = on("n1").from_file(Path::new("/m/web.yaml"), &two).unwrap();
     assert_eq!(pod.metadata.name.as_deref(), Some("web-n1"));
     assert_eq!(
         more.unwrap().to_string(),
@@ -220,6 +220,20 @@ fn a_second_document_in_a_file_is_reported() {
         error.starts_with("/m/web.yaml: document 1, line 3: "),
         "{error}"
     );
+}
+
+#[test]
+fn a_field_that_pods_lack_is_named_of_the_first_document_alone() {
+    let misspelled = WEB.replace("image: 'i:1'", "image: 'i:1', imgePullPolicy: Never");
+    let read = |text: &str| on("n1").from_file(Path::new("/m/web.yaml"), text).unwrap();
+    let unknown_field = read(&misspelled).unknown_field.unwrap().to_string();
+    assert!(
+        unknown_field.contains("imgePullPolicy") && unknown_field.contains("/m/web.yaml"),
+        "{unknown_field}"
+    );
+    assert!(read(WEB).unknown_field.is_none());
+    let second = format!("{WEB}---\n{misspelled}");
+    assert!(read(&second).unknown_field.is_none());
 }
 
 #[test]
@@ -381,7 +395,7 @@ fn static_pods_are_those_of_kubernetes() {
         let result = match vector.source.as_str() {
             "file" => static_pods
                 .from_file(Path::new("/etc/kubernetes/manifests/pod.yaml"), &manifest)
-                .map(|(pod, _)| pod),
+                .map(|read| read.pod),
             "http" => static_pods
                 .from_url("http://localhost/pod", &manifest)
                 .map(|mut pods| pods.remove(0)),

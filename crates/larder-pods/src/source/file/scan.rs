@@ -19,7 +19,7 @@ use crate::{
         SourceProblem,
         last_good::{LastGood, Remembered},
     },
-    static_pod::{StaticPodError, StaticPods, shown_path},
+    static_pod::{FilePod, StaticPodError, StaticPods, shown_path},
     stored::StoredPod,
 };
 
@@ -53,6 +53,12 @@ pub enum FileSourceError {
     /// Its text is not that of a static pod.
     #[error("invalid static pod")]
     Manifest(#[from] StaticPodError),
+    /// The pod has a field that does not exist, and there is no better version of it.
+    #[error("the API server would reject it")]
+    UnknownField(#[source] StaticPodError),
+    /// The pod has a field that does not exist; its last version without one stays.
+    #[error("keeping its last good version")]
+    Kept(#[source] StaticPodError),
     /// Another file has a pod of this name. The last file by name is used, as in the kubelet.
     #[error("ignored: its pod {full_name} is also in {}", shown_path(used))]
     Duplicate {
@@ -101,9 +107,16 @@ struct ManifestFile {
     /// Whether `pod` was made from that text.
     is_good: bool,
     /// The last good pod.
-    pod: Option<StoredPod>,
-    /// The file's current problem.
-    problem: Option<Arc<FileSourceError>>,
+    pod: Option<KnownPod>,
+    /// The file's current problems.
+    problems: Vec<Arc<FileSourceError>>,
+}
+
+/// A pod that a file has given.
+#[derive(Debug)]
+struct KnownPod {
+    pod: StoredPod,
+    has_unknown_field: bool,
 }
 
 impl ManifestFile {
@@ -113,16 +126,38 @@ impl ManifestFile {
         if self.text.replace(hash) == Some(hash) {
             return;
         }
-        let pod = static_pods.from_file(path, text);
-        self.is_good = pod.is_ok();
-        let problem = match pod {
-            Ok((pod, more)) => {
-                self.pod = Some(pod);
-                more
+        let problems = match static_pods.from_file(path, text) {
+            Ok(read) => self.take(read),
+            Err(error) => {
+                self.is_good = false;
+                vec![FileSourceError::Manifest(error)]
             }
-            Err(error) => Some(error),
         };
-        self.problem = problem.map(|error| Arc::new(error.into()));
+        self.problems = problems.into_iter().map(Arc::new).collect();
+    }
+
+    /// Takes the pod of the file, unless it has an unknown field and the known one has none. Returns the problems.
+    fn take(&mut self, read: FilePod) -> Vec<FileSourceError> {
+        let known_is_better = self
+            .pod
+            .as_ref()
+            .is_some_and(|known| !known.has_unknown_field);
+        self.is_good = !(known_is_better && read.unknown_field.is_some());
+        let has_unknown_field = read.unknown_field.is_some();
+        let problem = if self.is_good {
+            FileSourceError::UnknownField
+        } else {
+            FileSourceError::Kept
+        };
+        let unknown_field = read.unknown_field.map(problem);
+        if self.is_good {
+            self.pod = Some(KnownPod {
+                pod: read.pod,
+                has_unknown_field,
+            });
+        }
+        let more = read.more.map(FileSourceError::Manifest);
+        unknown_field.into_iter().chain(more).collect()
     }
 }
 
@@ -267,7 +302,7 @@ impl Scanner {
             }
             Err(error) => {
                 known.text = None;
-                known.problem = Some(Arc::new(error));
+                known.problems = vec![Arc::new(error)];
             }
         }
     }
@@ -283,10 +318,12 @@ impl Scanner {
         };
         let mut used: BTreeMap<FullName, (&Path, &StoredPod)> = BTreeMap::new();
         for (path, file) in &self.files {
-            if let Some(error) = &file.problem {
+            for error in &file.problems {
                 problem(path, Arc::clone(error));
             }
-            let Some(pod) = &file.pod else { continue };
+            let Some(KnownPod { pod, .. }) = &file.pod else {
+                continue;
+            };
             let full_name = FullName::of(&pod.metadata);
             if let Some((before, _)) = used.insert(full_name.clone(), (path, pod)) {
                 let duplicate = FileSourceError::Duplicate {

@@ -167,6 +167,28 @@ fn a_half_written_file_keeps_its_pod() {
 }
 
 #[test]
+fn an_unknown_field_never_replaces_a_pod_without_one() {
+    let misspelled = |image: &str| manifest("a", image) + "  hostNetwrk: true\n";
+    let mut files = Files::directory();
+    files.put("a", &manifest("a", "i1"));
+    files.check(Some(&["a=i1"]), &[]);
+    files.put("a", &misspelled("i2"));
+    let kept = "m/a: keeping its last good version: ";
+    files.check(Some(&["a=i1"]), &[kept]);
+    // Nor after a restart.
+    files.restart();
+    files.check(Some(&["a=i1"]), &["hostNetwrk"]);
+    files.put("a", &manifest("a", "i3"));
+    files.check(Some(&["a=i3"]), &[]);
+    // At a first start it is served, with the problem; another version of it may replace it.
+    files.put("b", &misspelled("j1").replace("name: a", "name: b"));
+    let served = "m/b: the API server would reject it: ";
+    files.check(Some(&["a=i3", "b=j1"]), &[served]);
+    files.put("b", &misspelled("j2").replace("name: a", "name: b"));
+    files.check(Some(&["a=i3", "b=j2"]), &[served]);
+}
+
+#[test]
 fn edits_renames_and_removals_change_the_set() {
     // managers 67
     let mut files = Files::directory();
