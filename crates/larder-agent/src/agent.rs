@@ -134,7 +134,7 @@ impl Agent {
             handle: self.handle,
             scan_due: true,
             has_node: false,
-            incomplete: cluster.borrow().incomplete,
+            hidden: Arc::clone(&cluster.borrow().hidden),
             cluster_state: self.cluster_state,
             contact,
             changed,

@@ -12,6 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 use kube::Client;
+use larder_objects::manifest::HiddenObjects;
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
@@ -73,8 +74,8 @@ pub struct ClusterState {
     pub services: Option<Arc<[ServiceFacts]>>,
     /// The ClusterTrustBundles, while they are wanted.
     pub trust_bundles: Option<TrustBundles>,
-    /// The API server may lack objects that exist, see [`follow_incomplete`].
-    pub incomplete: bool,
+    /// Objects that may exist although the API server lacks them, see [`follow_hidden_objects`].
+    pub hidden: Arc<HiddenObjects>,
 }
 
 /// Keeps the Node and the Services of `state` in sync with the API server, and reports each Node to `seen`; `None` if
@@ -137,16 +138,20 @@ async fn follow_services(mut services: Collection<Service>, state: &watch::Sende
     }
 }
 
-/// Copies into `state` whether the API server is incomplete: filled from manifests, some of which cannot be read. Ends
-/// when the sender is dropped.
-pub async fn follow_incomplete(
-    mut incomplete: watch::Receiver<bool>,
+/// Copies into `state` what the manifests may hold that fill the API server, and that cannot be read. Ends when the sender
+/// is dropped.
+pub async fn follow_hidden_objects(
+    mut hidden: watch::Receiver<Arc<HiddenObjects>>,
     state: watch::Sender<ClusterState>,
 ) {
     loop {
-        let now = *incomplete.borrow_and_update();
-        state.send_if_modified(|state| mem::replace(&mut state.incomplete, now) != now);
-        if incomplete.changed().await.is_err() {
+        let now = Arc::clone(&hidden.borrow_and_update());
+        state.send_if_modified(|state| {
+            let is_news = state.hidden != now;
+            state.hidden = now;
+            is_news
+        });
+        if hidden.changed().await.is_err() {
             return;
         }
     }

@@ -12,9 +12,9 @@
 //! 2. An object is in [`ManifestDiff`] only if it differs from what was handed out before.
 //! 3. A pass every 20 s finds changes without events (a network file system, the target of a link).
 //! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
-//! 5. A file that is invalid from the start has no last good content. While one exists,
-//!    [`ManifestDir::is_incomplete`] is true: an object in no other file may be in that one. (No copies are kept: they
-//!    would put Secrets on a disk that the user did not choose.)
+//! 5. A file that is invalid from the start has no last good content. What its rejected documents may hold is in
+//!    [`ManifestDir::hidden_objects`]: an object in no other file may be in that one. A later reading only narrows it. (No
+//!    copies are kept: they would put Secrets on a disk that the user did not choose.)
 //! 6. Looking at the directory takes a fifth of the time at most, however large it is and however often it changes.
 
 mod catalogue;
@@ -29,7 +29,7 @@ use std::{
 };
 
 use larder_files::stamp::Stamp;
-use larder_objects::manifest::RawObject;
+use larder_objects::manifest::{HiddenObjects, RawObject};
 use larder_pods::source::{DirectoryWatch, Signal, Touch};
 use tokio::{
     task::spawn_blocking,
@@ -93,9 +93,9 @@ pub(crate) struct ManifestDir {
     /// No look before.
     rest_until: Instant,
     problems: Vec<String>,
-    /// Files that have been invalid since the start.
-    broken_since_start: BTreeSet<PathBuf>,
-    /// Problems have changed since [`Self::next`] returned last, or whether it is incomplete.
+    /// What the files may hold that have been invalid since the start.
+    hidden: BTreeMap<PathBuf, HiddenObjects>,
+    /// Problems or hidden objects have changed since [`Self::next`] returned last.
     has_news: bool,
 }
 
@@ -117,7 +117,7 @@ impl ManifestDir {
             next_pass: Instant::now(),
             rest_until: Instant::now(),
             problems: Vec::new(),
-            broken_since_start: BTreeSet::new(),
+            hidden: BTreeMap::new(),
             has_news: false,
         };
         // Watched before it is read: a file that changes in between is read twice, rather than never.
@@ -127,9 +127,10 @@ impl ManifestDir {
             path: path.to_owned(),
             source,
         })?;
-        let files = this.catalogue.files();
-        let broken = files.filter(|file| this.catalogue.is_broken(file));
-        this.broken_since_start = broken.map(Path::to_owned).collect();
+        let hidden = this.catalogue.hidden_objects();
+        this.hidden = hidden
+            .map(|(file, hidden)| (file.to_owned(), hidden.clone()))
+            .collect();
         Ok((this, changes))
     }
 
@@ -138,13 +139,17 @@ impl ManifestDir {
         &self.problems
     }
 
-    /// Whether a file that was invalid at the start still is, so its objects are unknown.
-    pub(crate) fn is_incomplete(&self) -> bool {
-        !self.broken_since_start.is_empty()
+    /// The objects that may be in a file that was invalid at the start and still is.
+    pub(crate) fn hidden_objects(&self) -> HiddenObjects {
+        let mut all = HiddenObjects::default();
+        for hidden in self.hidden.values() {
+            all.extend(hidden);
+        }
+        all
     }
 
-    /// Waits for the next edit that changes something: objects, [problems](Self::problems), or whether the directory
-    /// [is incomplete](Self::is_incomplete).
+    /// Waits for the next edit that changes something: objects, [problems](Self::problems), or
+    /// [hidden objects](Self::hidden_objects).
     ///
     /// # Cancel safety
     ///
@@ -264,11 +269,23 @@ impl ManifestDir {
             .deletes
             .sort_by_key(|id| std::cmp::Reverse(rank(&id.kind)));
         self.report(self.catalogue.problems());
-        let was_incomplete = self.is_incomplete();
-        self.broken_since_start
-            .retain(|file| self.catalogue.is_broken(file));
-        self.has_news |= was_incomplete != self.is_incomplete();
+        self.narrow_hidden();
         Ok(changes)
+    }
+
+    /// Invariant 5.
+    fn narrow_hidden(&mut self) {
+        let mut has_news = false;
+        self.hidden.retain(|file, known| {
+            let found = self.catalogue.hidden_in(file);
+            if let Some(found) = found.filter(|found| known.contains_all(found)) {
+                has_news |= found != known;
+                known.clone_from(found);
+            }
+            has_news |= found.is_none();
+            found.is_some()
+        });
+        self.has_news |= has_news;
     }
 
     /// Whether an object is missing from a file that has not been stable since then, or that its writer has not closed. A

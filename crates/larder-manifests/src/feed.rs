@@ -9,7 +9,7 @@ use std::{
 };
 
 use larder_apiserver::{ApiError, ApiKind, ApiServer};
-use larder_objects::manifest::RawObject;
+use larder_objects::manifest::{HiddenObjects, RawObject};
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::yield_now, time::sleep};
 use tracing::{debug, info, warn};
@@ -22,6 +22,8 @@ const PODS_FIRST: Duration = Duration::from_millis(50);
 /// Objects after which watchers have their turn: many fewer than the server remembers changes, or every watch of a large
 /// edit would expire, and its object would be listed again.
 const TURN: usize = 128;
+/// Number of pods that a line names; the others are counted.
+const NAMED_PODS: usize = 3;
 
 /// What a scheduler and a runtime would give pods.
 #[derive(Clone, Debug)]
@@ -40,10 +42,13 @@ pub struct Feed {
     placement: Option<Placement>,
     /// Objects that the server rejected, and why.
     rejected: BTreeMap<ObjectId, String>,
+    /// Pods that state another node than that of the placement, with that node.
+    elsewhere: BTreeMap<ObjectId, String>,
+    notes: watch::Sender<Arc<[String]>>,
     problems: watch::Sender<Arc<[String]>>,
     /// Objects that were rejected at the start and still are: their previous content is unknown.
     rejected_since_start: BTreeSet<ObjectId>,
-    incomplete: watch::Sender<bool>,
+    hidden: watch::Sender<Arc<HiddenObjects>>,
 }
 
 impl Feed {
@@ -63,9 +68,11 @@ impl Feed {
             server,
             placement,
             rejected: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            notes: watch::Sender::new(Arc::from([])),
             problems: watch::Sender::new(Arc::from([])),
             rejected_since_start: BTreeSet::new(),
-            incomplete: watch::Sender::new(false),
+            hidden: watch::Sender::default(),
         };
         feed.apply(changes).await;
         feed.rejected_since_start = feed.rejected.keys().cloned().collect();
@@ -78,10 +85,15 @@ impl Feed {
         self.problems.subscribe()
     }
 
-    /// Whether the server may lack objects of an earlier run, because a manifest has been broken since the start of
-    /// this one. Turns false only after the server has these objects.
-    pub fn incomplete(&self) -> watch::Receiver<bool> {
-        self.incomplete.subscribe()
+    /// What is no problem, and what somebody may expect otherwise: pods that state another node.
+    pub fn notes(&self) -> watch::Receiver<Arc<[String]>> {
+        self.notes.subscribe()
+    }
+
+    /// Objects of an earlier run that the server may lack, because a manifest has been rejected since the start of this
+    /// one. One is taken from them only after the server has it, or its document is gone.
+    pub fn hidden_objects(&self) -> watch::Receiver<Arc<HiddenObjects>> {
+        self.hidden.subscribe()
     }
 
     /// Follows the directory until dropped.
@@ -92,7 +104,7 @@ impl Feed {
         }
     }
 
-    /// Publishes the problems and whether the server is incomplete.
+    /// Publishes the problems and the hidden objects.
     fn publish(&mut self) {
         self.rejected_since_start
             .retain(|id| self.rejected.contains_key(id));
@@ -100,9 +112,21 @@ impl Feed {
         let rejected = rejected.map(|(id, reason)| format!("{id}: {reason}"));
         let problems = self.directory.problems().iter().cloned().chain(rejected);
         self.problems.send_replace(problems.collect());
-        // The server has the objects of a mended file before this turns false.
-        let incomplete = self.directory.is_incomplete() || !self.rejected_since_start.is_empty();
-        self.incomplete.send_replace(incomplete);
+        let notes: Arc<[String]> = self.remarks().into_iter().collect();
+        if *self.notes.borrow() != notes {
+            notes.iter().for_each(|note| info!("{note}"));
+            self.notes.send_replace(notes);
+        }
+        // The server has the objects of a mended file before they leave these.
+        let mut hidden = self.directory.hidden_objects();
+        for id in &self.rejected_since_start {
+            hidden.insert(&id.kind, &id.key);
+        }
+        self.hidden.send_if_modified(|known| {
+            let is_news = **known != hidden;
+            *known = Arc::new(hidden);
+            is_news
+        });
     }
 
     /// Deletes pods first and other objects last, so that no pod is without the objects that it refers to.
@@ -120,6 +144,7 @@ impl Feed {
                 yield_now().await;
             }
             let id = ObjectId::of(&object);
+            self.note_node(&id, &object);
             match self.upsert(&id, object) {
                 Ok(()) => {
                     self.rejected.remove(&id);
@@ -144,8 +169,41 @@ impl Feed {
         self.publish();
     }
 
+    /// Notes whether a pod states another node than that of the placement.
+    fn note_node(&mut self, id: &ObjectId, object: &RawObject) {
+        let node = object.text("/spec/nodeName");
+        let is_elsewhere = |placement: &Placement| !["", &*placement.node_name].contains(&node);
+        if id.kind == "Pod" && self.placement.as_ref().is_some_and(is_elsewhere) {
+            self.elsewhere.insert(id.clone(), node.to_owned());
+        } else {
+            self.elsewhere.remove(id);
+        }
+    }
+
+    /// What is no problem, and what somebody may expect otherwise.
+    fn remarks(&self) -> Option<String> {
+        let mut pods = self.elsewhere.iter();
+        let named: Vec<_> = pods.by_ref().take(NAMED_PODS).collect();
+        let named: Vec<_> = named
+            .iter()
+            .map(|(id, node)| format!("{} ({node:?})", id.key))
+            .collect();
+        let others = match pods.count() {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let ours = &self.placement.as_ref()?.node_name;
+        (!named.is_empty()).then(|| {
+            let named = named.join(", ");
+            format!(
+                "this node is {ours:?}, so it does not serve pods of other nodes: {named}{others}"
+            )
+        })
+    }
+
     fn delete(&mut self, id: &ObjectId) {
         self.rejected.remove(id);
+        self.elsewhere.remove(id);
         let Some(kind) = ApiKind::of_name(&id.kind) else {
             return;
         };

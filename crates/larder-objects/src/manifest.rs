@@ -40,6 +40,7 @@ mod decode;
 mod error;
 mod files;
 mod generated;
+mod hidden;
 mod json;
 mod kind;
 mod makers;
@@ -66,6 +67,7 @@ pub use self::{
     error::{ManifestError, Problem, Subject},
     files::{LEAVES, MAX_MANIFEST_BYTES, has_manifest_extension, is_manifest_name, read_manifest},
     generated::generated_name,
+    hidden::HiddenObjects,
     makers::{MadeObject, Maker, Recipe},
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,

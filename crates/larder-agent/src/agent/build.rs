@@ -17,6 +17,7 @@ use larder_inputs::{
     certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
 };
 use larder_kubelet::backoff::RETRY;
+use larder_objects::manifest::HiddenObjects;
 use larder_on_change::{
     Hook,
     parse::{ConfiguredHook, PodSelector},
@@ -100,15 +101,15 @@ pub(super) struct Given {
     pub(super) client: Client,
     pub(super) pod_deletion: PodDeletion,
     pub(super) rng: Rng,
-    pub(super) incomplete: Option<watch::Receiver<bool>>,
+    pub(super) hidden: Option<watch::Receiver<Arc<HiddenObjects>>>,
 }
 
 impl Given {
     /// What is known of the cluster before anything is read.
     fn cluster_state(&self) -> ClusterState {
-        let incomplete = self.incomplete.as_ref();
+        let hidden = self.hidden.as_ref();
         ClusterState {
-            incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
+            hidden: hidden.map_or_else(Arc::default, |hidden| Arc::clone(&hidden.borrow())),
             ..ClusterState::default()
         }
     }
@@ -142,7 +143,7 @@ impl Agent {
                 client,
                 pod_deletion: PodDeletion::External,
                 rng: Rng::new(),
-                incomplete: None,
+                hidden: None,
             },
             host,
             clock: Clock::system(),
@@ -182,11 +183,11 @@ impl AgentBuilder {
         self
     }
 
-    /// For an API server that is filled from manifests. `incomplete` is true while a manifest cannot be read, so the
-    /// server may lack objects of an earlier run. Meanwhile an object that the server lacks counts as unknown, not as
-    /// missing: nothing on disk is torn down, and no volume is rewritten without an optional object.
-    pub fn incomplete(mut self, incomplete: watch::Receiver<bool>) -> Self {
-        self.given.incomplete = Some(incomplete);
+    /// For an API server that is filled from manifests. `hidden` are the objects that rejected manifests may hold, so
+    /// the server may lack them although an earlier run had them. Meanwhile such an object counts as unknown, not as
+    /// missing: its pod's files on disk stay, and no volume is rewritten without it if it is optional.
+    pub fn hidden_objects(mut self, hidden: watch::Receiver<Arc<HiddenObjects>>) -> Self {
+        self.given.hidden = Some(hidden);
         self
     }
 
@@ -264,7 +265,7 @@ impl AgentBuilder {
             host: Arc::clone(&host),
             kubelet: beside.as_ref().map(|beside| Arc::clone(&beside.volumes)),
             processes,
-            serves_manifests: self.given.incomplete.is_some(),
+            serves_manifests: self.given.hidden.is_some(),
             clock: self.clock.clone(),
             events: events.clone(),
             changed: Arc::new(move |uid: &str| known.note_change(&ResolvedPodUid::new(uid))),
@@ -298,7 +299,7 @@ impl AgentBuilder {
                 host,
                 disk: DiskTurns::of_machine(),
                 on_change,
-                has_manifests: self.given.incomplete.is_some(),
+                has_manifests: self.given.hidden.is_some(),
                 sub_paths,
             }),
             beside,

@@ -92,6 +92,8 @@ pub(super) struct Sources {
     pub(super) rejected: Vec<String>,
     /// Problems of the feeds of the API server.
     pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
+    /// Their notes.
+    pub(super) notes: Vec<watch::Receiver<Arc<[String]>>>,
     pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
 }
 
@@ -117,6 +119,11 @@ impl AgentHandle {
     /// Adds the problems of a feed of the API server, such as `feed::Feed`, to the status.
     pub fn show_problems_of(&self, problems: watch::Receiver<Arc<[String]>>) {
         self.sources.lock().feeds.push(problems);
+    }
+
+    /// Adds the notes of a feed of the API server to the status.
+    pub fn show_notes_of(&self, notes: watch::Receiver<Arc<[String]>>) {
+        self.sources.lock().notes.push(notes);
     }
 
     /// Whether the agent works. Each watch must show that it is alive: by an answer, event or bookmark that is younger
@@ -194,6 +201,11 @@ impl AgentHandle {
     ) -> AgentStatus<Pods, Objects> {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
+        let notes = sources
+            .notes
+            .iter()
+            .flat_map(|notes| notes.borrow().to_vec());
+        let notes = notes.collect();
         drop(sources);
         let problems = self.problems(unproven);
         let constant = &self.constant;
@@ -209,6 +221,7 @@ impl AgentHandle {
                 .collect(),
             silent_sources,
             problems,
+            notes,
             checkpoint: self.checkpoint.status(),
             beside: self.beside.as_ref().map(|beside| beside.status()),
             pods,

@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use larder_inputs::cluster_state::ClusterState;
-use larder_objects::{Kind, ObjectKey, chain};
+use larder_objects::{Kind, ObjectKey, chain, manifest::HiddenObjects};
 use larder_pods::deleter::PodDeleter;
 use larder_pods::events::{EventSubject, PodReason};
 use larder_pods::{
@@ -34,8 +34,8 @@ pub(super) struct NodePods {
     pub(super) scan_due: bool,
     /// Whether the API server has the Node, as far as is known.
     pub(super) has_node: bool,
-    /// Whether the API server may lack objects of an earlier run.
-    pub(super) incomplete: bool,
+    /// The objects that the API server may lack although an earlier run had them.
+    pub(super) hidden: Arc<HiddenObjects>,
     pub(super) cluster_state: watch::Sender<ClusterState>,
     /// The API server's strongest answer about the pods.
     pub(super) contact: watch::Sender<ApiContact>,
@@ -121,12 +121,15 @@ impl NodePods {
 
     pub(super) fn cluster_changed(&mut self) {
         self.reconciler.cluster_changed();
-        let (has_node, incomplete) = {
+        let (has_node, hidden) = {
             let state = self.handle.node.inputs.cluster.borrow();
-            (state.node.is_some(), state.incomplete)
+            (state.node.is_some(), Arc::clone(&state.hidden))
         };
-        if mem::replace(&mut self.incomplete, incomplete) && !incomplete {
-            info!("every manifest is readable or was removed, resuming removals");
+        if self.hidden != hidden {
+            if hidden.is_empty() {
+                info!("every manifest is readable or was removed, resuming removals");
+            }
+            self.hidden = hidden;
             self.reconciler.any_object_changed();
             self.scan_due = true;
         }
@@ -174,8 +177,8 @@ impl NodePods {
             .observe(lifecycle.working(), lifecycle.restarted());
     }
 
-    /// Whether to look for volumes of an earlier agent now: all sources have reported for the first time, or the API
-    /// server is complete again.
+    /// Whether to look for volumes of an earlier agent now: all sources have reported for the first time, or fewer
+    /// objects are hidden.
     pub(super) fn may_scan(&mut self) -> bool {
         if !self.handle.sources.lock().ready {
             if !self.pods.sources().all_sources_seen() {
@@ -187,8 +190,8 @@ impl NodePods {
         mem::take(&mut self.scan_due)
     }
 
-    /// Removes the volumes that an earlier agent left of pods that were removed or have terminated. While the API
-    /// server is incomplete, such pods may still exist, and their volumes are kept.
+    /// Removes the volumes that an earlier agent left of pods that were removed or have terminated. A pod that a rejected
+    /// manifest may hold may still exist, and its volumes are kept.
     pub(super) fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
         // Beside a kubelet the root directory holds no volumes.
         if self.handle.beside.is_some() {
@@ -210,7 +213,11 @@ impl NodePods {
             let name = pod.name;
             let name = name.map(|(namespace, name)| ObjectKey::new(namespace, name));
             let shown = name.as_ref().map(tracing::field::display);
-            if self.incomplete {
+            let may_exist = match &name {
+                Some(name) => self.hidden.may_hold("Pod", name),
+                None => self.hidden.may_hold_any("Pod"),
+            };
+            if may_exist {
                 warn!(pod = shown, pod.uid = %uid, "{KEPT}");
                 self.reconciler.keep(&uid, name, KEPT);
             } else {

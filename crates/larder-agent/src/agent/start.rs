@@ -5,7 +5,7 @@ use std::{fs, io, sync::Arc, time::Duration};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Node;
 use larder::NodeTtl;
-use larder_inputs::cluster_state::{follow_cluster, follow_incomplete, follow_trust_bundles};
+use larder_inputs::cluster_state::{follow_cluster, follow_hidden_objects, follow_trust_bundles};
 use larder_objects::chain;
 use larder_pods::{
     FullName, PodLoop, PodSource, PodUid,
@@ -147,11 +147,11 @@ impl Agent {
         tasks.spawn("mirror pods", reconciler.run());
     }
 
-    /// Starts the task that follows whether the API server is incomplete. Returns the source of its pods, which lists
-    /// them once the server is complete.
+    /// Starts the task that follows what rejected manifests may hold. Returns the source of the API server's pods, which
+    /// lists them when fewer are hidden.
     pub(super) fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
-        let incomplete = self.given.incomplete.take()?;
-        let following = follow_incomplete(incomplete, self.cluster_state.clone());
+        let hidden = self.given.hidden.take()?;
+        let following = follow_hidden_objects(hidden, self.cluster_state.clone());
         tasks.spawn("manifests", following);
         let source = ApiSource::new(self.given.client.clone(), &self.given.config.node_name);
         Some(source.with_context(&self.handle.node_context))

@@ -4,8 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use larder_inputs::cluster_state::ClusterState;
-use larder_objects::{ConfigMap, Kind, Secret, SecretBytes, chain};
+use larder_objects::{
+    ConfigMap, Kind, ObjectKey, Secret, SecretBytes, chain, manifest::HiddenObjects,
+};
 use larder_projection::{PodCertificate, Unavailable};
+use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::{
@@ -37,7 +40,10 @@ pub(crate) async fn fetch(
     plan: Arc<PodPlan>,
     need: Need,
 ) -> (Need, Fetched) {
-    let unavailable = |error| unavailable(&error, inputs.cluster.borrow().incomplete);
+    let unavailable = |error: larder::Error, kind: Kind, name: &SmolStr| {
+        let key = ObjectKey::new(plan.key.namespace.clone(), name.clone());
+        unavailable(&error, &inputs.cluster.borrow().hidden, kind, &key)
+    };
     let expired = |kind, stale: Option<Timestamp>| {
         let max_ages = *inputs.max_ages.lock();
         stale.filter(|as_of| max_ages.is_expired(kind, *as_of, inputs.clock.now()))
@@ -52,7 +58,7 @@ pub(crate) async fn fetch(
         Need::Object(kind @ Kind::ConfigMap, name) => {
             let stale = registration().config_maps.stale_as_of(name);
             let object = registration().config_maps.get(name).await;
-            let object = object.map_err(unavailable);
+            let object = object.map_err(|error| unavailable(error, *kind, name));
             match expired(*kind, registration().config_maps.stale_as_of(name)) {
                 Some(as_of) => Fetched::ConfigMap(Err(too_old(as_of)), None),
                 None => Fetched::ConfigMap(object, stale),
@@ -61,7 +67,7 @@ pub(crate) async fn fetch(
         Need::Object(kind @ Kind::Secret, name) => {
             let stale = registration().secrets.stale_as_of(name);
             let object = registration().secrets.get(name).await;
-            let object = object.map_err(unavailable);
+            let object = object.map_err(|error| unavailable(error, *kind, name));
             match expired(*kind, registration().secrets.stale_as_of(name)) {
                 Some(as_of) => Fetched::Secret(Err(too_old(as_of)), None),
                 None => Fetched::Secret(object, stale),
@@ -89,15 +95,22 @@ async fn wait(inputs: &NodeInputs, is_known: impl FnMut(&ClusterState) -> bool) 
     Fetched::Cluster
 }
 
-/// An incomplete API server cannot prove that an object does not exist, not even an optional one.
-fn unavailable(error: &larder::Error, incomplete: bool) -> Unavailable {
-    match (error.is_not_found(), incomplete) {
-        (true, false) => Unavailable::NotFound,
-        (true, true) => Unavailable::failed(format!(
+/// The API server cannot prove that an object does not exist that a rejected manifest may hold, not even an optional one.
+fn unavailable(
+    error: &larder::Error,
+    hidden: &HiddenObjects,
+    kind: Kind,
+    key: &ObjectKey,
+) -> Unavailable {
+    if !error.is_not_found() {
+        Unavailable::failed(chain(error))
+    } else if hidden.may_hold(kind.as_str(), key) {
+        Unavailable::failed(format!(
             "{}, or is in a manifest that cannot be read",
             chain(error)
-        )),
-        (false, _) => Unavailable::failed(chain(error)),
+        ))
+    } else {
+        Unavailable::NotFound
     }
 }
 

@@ -158,7 +158,7 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
         .pod_deletion(pod_deletion)
         .registry(registry);
     if let Some(embedded) = &origin.embedded {
-        agent = agent.incomplete(embedded.incomplete.clone());
+        agent = agent.hidden_objects(embedded.hidden.clone());
         if has_checkpoint {
             warn!("checkpoint has no effect with manifests: their API server is in this process");
         }
@@ -189,6 +189,7 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
     tasks.spawn("HTTP API", server.map(Ok));
     if let Some(embedded) = origin.embedded {
         handle.show_problems_of(embedded.problems);
+        handle.show_notes_of(embedded.notes);
         tasks.spawn("manifest directory", embedded.run);
     }
     tasks.spawn(

@@ -435,6 +435,33 @@ async fn agent_started_with_a_broken_manifest_keeps_its_pods() {
 }
 
 #[tokio::test]
+async fn a_rejected_document_casts_doubt_only_on_what_it_could_hold() {
+    let desk = desk();
+    let optional = pod("opt", "extra").replace("{name: extra}", "{name: extra, optional: true}");
+    put(&desk, "opt.yaml", &optional);
+    let doubtful = pod("doubt", "other").replace("{name: other}", "{name: other, optional: true}");
+    put(&desk, "doubt.yaml", &doubtful);
+    put(
+        &desk,
+        "rejected.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {namespace: elsewhere, name: p}\nspec: 5\n---\n\
+         apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: 5\n",
+    );
+    let _agent = Agent::start(&desk);
+    let pod = |name: &str| {
+        let status = status(&desk);
+        let pods = status["pods"].as_array().cloned().unwrap_or_default();
+        let found = pods.into_iter().find(|found| found["name"] == name);
+        let found = found.unwrap_or_default();
+        (found["phase"].clone(), found["reason"].clone())
+    };
+    until("the pods", || pod("opt").0 == "Delivered").await;
+    let reason =
+        r#"volume cfg: configmap "other" not found, or is in a manifest that cannot be read"#;
+    until("the doubt", || pod("doubt").1 == reason).await;
+}
+
+#[tokio::test]
 async fn repaired_manifest_restores_its_pod_untouched() {
     let desk = desk();
     let mut agent = Agent::start(&desk);

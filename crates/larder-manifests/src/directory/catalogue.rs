@@ -16,7 +16,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use larder_objects::{ObjectKey, manifest::RawObject};
+use larder_objects::{
+    ObjectKey,
+    manifest::{HiddenObjects, RawObject},
+};
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -77,6 +80,8 @@ struct Served {
 struct FileState {
     objects: BTreeMap<ObjectId, Held>,
     problems: Vec<String>,
+    /// What the parts with problems may hold.
+    hidden: HiddenObjects,
     /// Of objects that are served, or whose last good version is.
     unknown_fields: Vec<String>,
     /// Whether some of the objects are of its last good content.
@@ -101,6 +106,7 @@ impl Catalogue {
             path,
             documents,
             mut problems,
+            mut hidden,
             inexact,
             unknown_fields,
             ..
@@ -145,6 +151,7 @@ impl Catalogue {
                 "{}: has no objects (remove the file to remove those that it had)",
                 shown.display()
             ));
+            hidden = HiddenObjects::anything();
         }
         if !problems.is_empty() {
             keeps_last_good |= !before.is_empty();
@@ -152,6 +159,7 @@ impl Catalogue {
         }
         state.unknown_fields = unknown_fields;
         state.problems = problems;
+        state.hidden = hidden;
         state.keeps_last_good = keeps_last_good;
         objects
     }
@@ -179,10 +187,17 @@ impl Catalogue {
         self.files.keys().map(PathBuf::as_path)
     }
 
-    /// Whether `file` has a problem.
-    pub(super) fn is_broken(&self, file: &Path) -> bool {
-        let state = self.files.get(file);
-        state.is_some_and(|state| !state.problems.is_empty())
+    /// What could not be read of the files may hold these; only files with problems are named.
+    pub(super) fn hidden_objects(&self) -> impl Iterator<Item = (&Path, &HiddenObjects)> {
+        let broken = self.files.iter();
+        let broken = broken.filter(|(_, state)| !state.hidden.is_empty());
+        broken.map(|(file, state)| (file.as_path(), &state.hidden))
+    }
+
+    /// What could not be read of `file` may hold these.
+    pub(super) fn hidden_in(&self, file: &Path) -> Option<&HiddenObjects> {
+        let state = self.files.get(file)?;
+        Some(&state.hidden).filter(|hidden| !hidden.is_empty())
     }
 
     /// The problems of files that keep objects of their last good content.
@@ -385,7 +400,7 @@ mod tests {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains("stringDat"), "{problems:?}");
         assert_eq!(catalogue.problems_of_kept().count(), 1);
-        assert!(!catalogue.is_broken(Path::new("f")));
+        assert_eq!(catalogue.hidden_in(Path::new("f")), None);
         assert_eq!(
             secret(&mut catalogue, "stringData", "y"),
             changes(&["s from f"], &[])

@@ -14,7 +14,8 @@ use larder_files::{beneath, ownership::Ownership, stamp::Stamp, sys};
 use larder_objects::{
     chain,
     manifest::{
-        Document, LEAVES, Loader, MadeObject, ManifestError, Manifests, Problem, is_manifest_name,
+        Document, HiddenObjects, LEAVES, Loader, MadeObject, ManifestError, Manifests, Problem,
+        is_manifest_name,
     },
 };
 use rustix::io::Errno;
@@ -23,15 +24,15 @@ use rustix::io::Errno;
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// The manifests of `directory`, by [`is_manifest_name`]. Subdirectories are skipped; reading reports what is not a
-/// file.
+/// file, and a link that leads nowhere.
 pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        // Not one that was removed meanwhile, and not a link that leads nowhere.
+        // Not one that was removed meanwhile.
         if name.is_some_and(is_manifest_name)
-            && let Ok(metadata) = fs::metadata(&path)
+            && let Ok(metadata) = fs::metadata(&path).or_else(|_| fs::symlink_metadata(&path))
             && !metadata.is_dir()
         {
             files.insert(path, Stamp::from(&metadata));
@@ -45,6 +46,8 @@ pub(super) struct Reading {
     pub(super) path: PathBuf,
     pub(super) documents: Vec<Document>,
     pub(super) problems: Vec<String>,
+    /// What could not be read may hold these.
+    pub(super) hidden: HiddenObjects,
     /// Fields that are unknown.
     pub(super) unknown_fields: Vec<String>,
     /// The objects that they are in, or the workloads whose pods these are.
@@ -83,6 +86,7 @@ impl Reading {
             path,
             documents: manifests.documents,
             problems: shown(manifests.errors.iter().collect()),
+            hidden: HiddenObjects::of_errors(&manifests.errors),
             inexact,
             unknown_fields: shown(unknown_fields),
             warnings: shown(warnings),
@@ -94,12 +98,19 @@ impl Reading {
 pub(super) fn read(path: PathBuf) -> Reading {
     let mut loader = Loader::new(DEFAULT_NAMESPACE);
     match open(&path) {
+        _ if leads_nowhere(&path) => {
+            loader.unreadable("follow the link", &path, Errno::NOENT.into());
+        }
         Ok(None) => loader.file(&path),
         Ok(Some(file)) => loader.opened(&path, file),
         Err(Errno::XDEV | Errno::LOOP) => loader.not_read(&path, LEAVES),
         Err(errno) => loader.unreadable("open", &path, errno.into()),
     }
     Reading::new(path, loader.finish())
+}
+
+fn leads_nowhere(path: &Path) -> bool {
+    path.is_symlink() && !path.exists()
 }
 
 /// Opens the file where other users may write to its directory: links that they make there stay below it. `None`: they may

@@ -238,6 +238,33 @@ async fn link_that_another_user_may_have_made_leads_to_nothing_outside() {
 }
 
 #[tokio::test]
+async fn link_that_leads_nowhere_is_a_problem_and_costs_nothing() {
+    let outside = tempfile::tempdir().unwrap();
+    let target = outside.path().join("a.yaml");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.yaml");
+    symlink(&target, &path).unwrap();
+    let (mut follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    assert!(changes.is_empty());
+    let reason = format!(
+        "cannot follow the link {}: No such file or directory (os error 2)",
+        path.display()
+    );
+    assert_eq!(follower.problems(), [reason.as_str()]);
+    assert_eq!(follower.hidden_objects(), HiddenObjects::anything());
+
+    fs::write(&target, config_map("a", "1")).unwrap();
+    let touched = BTreeSet::from([path.clone()]);
+    let changes = follower.look(touched.clone()).await.unwrap();
+    assert_eq!(summary(&changes), "a=1");
+    assert_eq!(follower.problems(), [""; 0]);
+    fs::remove_file(&target).unwrap();
+    let changes = follower.look(touched).await.unwrap();
+    assert_eq!(summary(&changes), "");
+    assert_eq!(follower.problems(), [reason.as_str()]);
+}
+
+#[tokio::test]
 async fn path_that_is_not_a_directory_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
@@ -246,4 +273,59 @@ async fn path_that_is_not_a_directory_is_rejected() {
         error.to_string(),
         format!("cannot read the manifests of {}", missing.display())
     );
+}
+
+#[tokio::test]
+async fn a_document_rejected_since_the_start_hides_what_it_could_hold_until_it_is_mended() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.yaml");
+    let rejected = "apiVersion: v1\nkind: Pod\nmetadata: {namespace: other, name: web}\nspec: {containers: 5}\n---\n";
+    fs::write(&path, rejected.to_owned() + &config_map("a", "1")).unwrap();
+    let (follower, _) = ManifestDir::open(directory.path()).await.unwrap();
+    let mut followed = Followed {
+        directory,
+        follower,
+    };
+    let mut only_the_pod = HiddenObjects::default();
+    only_the_pod.insert("Pod", &larder_objects::ObjectKey::new("other", "web"));
+    assert_eq!(followed.follower.hidden_objects(), only_the_pod);
+    // What an edit makes unreadable was known, so the doubt stays as small as it is.
+    fs::write(&path, "}").unwrap();
+    assert_eq!(followed.next().await, "");
+    assert_eq!(followed.follower.hidden_objects(), only_the_pod);
+    fs::write(&path, config_map("a", "2")).unwrap();
+    assert_eq!(followed.next().await, "a=2");
+    assert!(followed.follower.hidden_objects().is_empty());
+    // Nor is there any about a file that was readable at first.
+    fs::write(&path, "}").unwrap();
+    assert_eq!(followed.next().await, "");
+    assert!(followed.follower.hidden_objects().is_empty());
+}
+
+#[tokio::test]
+async fn a_better_reading_narrows_what_is_hidden() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.yaml");
+    fs::write(&path, "}").unwrap();
+    let (follower, _) = ManifestDir::open(directory.path()).await.unwrap();
+    let mut followed = Followed {
+        directory,
+        follower,
+    };
+    assert_eq!(
+        followed.follower.hidden_objects(),
+        HiddenObjects::anything()
+    );
+    fs::write(
+        &path,
+        config_map("a", "1") + "---\n" + &config_map("a", "2"),
+    )
+    .unwrap();
+    assert_eq!(followed.next().await, "a=1");
+    let mut only_the_second = HiddenObjects::default();
+    only_the_second.insert("ConfigMap", &larder_objects::ObjectKey::new("default", "a"));
+    assert_eq!(followed.follower.hidden_objects(), only_the_second);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(followed.next().await, "-a");
+    assert!(followed.follower.hidden_objects().is_empty());
 }

@@ -76,7 +76,7 @@ impl ManifestError {
 pub struct Subject {
     /// Its kind, if it has one.
     pub kind: Option<String>,
-    /// Its namespace, or the default one.
+    /// Its namespace, or the default one; `None` while it is not known, or not a text.
     pub namespace: Option<String>,
     /// Its name, if it has one.
     pub name: Option<String>,

@@ -345,7 +345,7 @@ impl Loader {
                 |pointer| Some(object.text(pointer).to_owned()).filter(|text| !text.is_empty());
             subject = Subject {
                 kind: text("/kind"),
-                namespace: text("/metadata/namespace").or_else(|| Some(self.namespace.to_string())),
+                namespace: self.namespace_of(&object),
                 name: text("/metadata/name"),
             };
             let completion = Completion {
@@ -387,6 +387,18 @@ impl Loader {
         };
         if let Err(problem) = kept {
             self.errors.push(|| source.error(place, subject, problem));
+        }
+    }
+
+    /// The namespace of `object`, or the default one if it names none; `None` if what it names is not text.
+    fn namespace_of(&self, object: &RawObject) -> Option<String> {
+        match object.pointer("/metadata/namespace") {
+            None | Some(Value::Null) => Some(self.namespace.to_string()),
+            Some(Value::String(namespace)) if namespace.is_empty() => {
+                Some(self.namespace.to_string())
+            }
+            Some(Value::String(namespace)) => Some(namespace.clone()),
+            Some(_) => None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use futures::future::BoxFuture;
 use kube::Client;
 use larder_agent::config::Config;
+use larder_objects::manifest::HiddenObjects;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -13,10 +14,12 @@ use crate::{args::RunArgs, outcome::Failure};
 /// An API server in this process, and the directory that fills it.
 pub(super) struct Embedded {
     pub(super) client: Client,
-    /// Whether a manifest has been unreadable since the start.
-    pub(super) incomplete: watch::Receiver<bool>,
+    /// What the manifests may hold that have been rejected since the start.
+    pub(super) hidden: watch::Receiver<Arc<HiddenObjects>>,
     /// The problems of the manifests.
     pub(super) problems: watch::Receiver<Arc<[String]>>,
+    /// What is no problem, and what somebody may expect otherwise.
+    pub(super) notes: watch::Receiver<Arc<[String]>>,
     /// Follows the directory, and serves kubectl if it is let in, until the shutdown.
     pub(super) run: BoxFuture<'static, anyhow::Result<()>>,
 }
@@ -83,13 +86,14 @@ pub(super) async fn start(
     } else {
         std::future::ready(Ok(())).boxed()
     };
-    let (incomplete, problems) = (feed.incomplete(), feed.problems());
+    let (hidden, problems, notes) = (feed.hidden_objects(), feed.problems(), feed.notes());
     let following = shutdown.clone().run_until_cancelled_owned(feed.run());
     let following = following.map(|_| Ok(()));
     Ok(Embedded {
         client: Client::new(server.service(), "default"),
-        incomplete,
+        hidden,
         problems,
+        notes,
         run: async { futures::try_join!(following, serving).map(drop) }.boxed(),
     })
 }

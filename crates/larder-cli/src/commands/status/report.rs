@@ -213,14 +213,16 @@ fn head(status: &AgentStatus) -> String {
     ))
 }
 
-/// Problems, and sources without a report.
+/// Problems, sources without a report, and what somebody may expect otherwise.
 fn notes(status: &AgentStatus) -> String {
     let sources = status.silent_sources.iter().map(|source| {
         format!("source {source} has not reported yet; nothing is removed until it does")
     });
     let problems = status.problems.iter();
     let problems = problems.map(|problem| format!("problem: {problem}"));
-    let lines = sources.chain(problems).chain(checkpoint_notes(status));
+    let notes = status.notes.iter().map(|note| format!("note: {note}"));
+    let lines = sources.chain(problems).chain(notes);
+    let lines = lines.chain(checkpoint_notes(status));
     let lines = beside::notes(status).into_iter().chain(lines);
     lines.map(|line| escaped_line(&line)).collect()
 }
