@@ -1,6 +1,6 @@
 //! The handle to a running agent.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, mem, sync::Arc};
 
 use fastrand::Rng;
 use jiff::Timestamp;
@@ -18,6 +18,7 @@ use prometheus_client::{
 use serde::{Serialize, Serializer};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::{
     beside::Beside,
@@ -90,6 +91,8 @@ pub(super) struct Sources {
     pub(super) problems: BTreeMap<PodSource, Vec<String>>,
     /// Pods that wait for a UID that another pod has, as text.
     pub(super) rejected: Vec<String>,
+    /// That the API server has no Node of the agent's name, as text.
+    pub(super) missing_node: Option<String>,
     /// Problems of the feeds of the API server.
     pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
     /// Their notes.
@@ -114,6 +117,17 @@ impl AgentHandle {
             Some(beside) => beside.clone(),
         };
         Reconciler::new(factory, node, wants_trust_bundles, rng, shutdown)
+    }
+
+    /// Notes whether the API server has the Node `name`. Without it no pod is bound to the node, mostly because its name
+    /// is another one.
+    pub(super) fn note_node(&self, name: &str, is_there: bool) {
+        let note = (!is_there)
+            .then(|| format!("the API server has no Node {name:?}, so it binds no pods to it"));
+        let known = mem::replace(&mut self.sources.lock().missing_node, note.clone());
+        if let Some(note) = note.filter(|_| known.is_none()) {
+            warn!(note, "the name of the node may be wrong");
+        }
     }
 
     /// Adds the problems of a feed of the API server, such as `feed::Feed`, to the status.
@@ -201,11 +215,9 @@ impl AgentHandle {
     ) -> AgentStatus<Pods, Objects> {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
-        let notes = sources
-            .notes
-            .iter()
-            .flat_map(|notes| notes.borrow().to_vec());
-        let notes = notes.collect();
+        let notes = sources.notes.iter();
+        let notes = notes.flat_map(|notes| notes.borrow().to_vec());
+        let notes = notes.chain(sources.missing_node.clone()).collect();
         drop(sources);
         let problems = self.problems(unproven);
         let constant = &self.constant;

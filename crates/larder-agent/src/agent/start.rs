@@ -11,6 +11,7 @@ use larder_pods::{
     FullName, PodLoop, PodSource, PodUid,
     mirror::MirrorClient,
     source::{ApiSource, FileSource, SourceReport},
+    static_pod::ApiReferences,
 };
 use larder_projection::disk::{Memory, PodOnDisk, VolumeHost};
 use larder_transport::{Backoff, blocking::blocking};
@@ -83,7 +84,15 @@ impl Agent {
     ) -> Vec<PodSource> {
         let (client, node_name) = (&self.given.client, &self.given.config.node_name);
         let (node_ttl, beside) = (self.node_ttl.clone(), self.handle.beside.clone());
+        // An agent that registers its Node creates the missing one, and a host that is no node of the cluster has none.
+        let config = &self.given.config;
+        let is_node = config.static_pod_api_references == ApiReferences::Refuse;
+        let named =
+            (is_node && !config.register_node).then(|| (self.handle.clone(), node_name.clone()));
         let seen = move |node: Option<&Node>| {
+            if let Some((handle, name)) = &named {
+                handle.note_node(name, node.is_some());
+            }
             let annotations = node.and_then(|node| node.metadata.annotations.as_ref());
             let ttl = annotations.and_then(NodeTtl::of_annotations);
             node_ttl.set(ttl);

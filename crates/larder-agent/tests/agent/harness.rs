@@ -60,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) static_pods: TempDir,
     /// Whether static pods are read.
     pub(crate) follow_static_pods: bool,
+    /// Whether static pods may reference API objects, as on hosts that are no nodes of a cluster.
+    pub(crate) api_references: ApiReferences,
     /// If external, the agent posts events.
     pub(crate) pod_deletion: PodDeletion,
     /// The agent's change detection strategy.
@@ -138,6 +140,7 @@ impl Node {
             server,
             root: tempfile::tempdir().unwrap(),
             static_pods: tempfile::tempdir().unwrap(),
+            api_references: ApiReferences::Allow,
             follow_static_pods: true,
             pod_deletion: PodDeletion::ByAgent,
             strategy: Strategy::default(),
@@ -175,7 +178,7 @@ impl Node {
         config.static_pod_path = self
             .follow_static_pods
             .then(|| self.static_pods.path().to_owned());
-        config.static_pod_api_references = ApiReferences::Allow;
+        config.static_pod_api_references = self.api_references;
         config.sub_path_updates = self.sub_path_updates;
         config.on_change = self.on_change.clone();
         config.checkpoint.clone_from(&self.checkpoint);

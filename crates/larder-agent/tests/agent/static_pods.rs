@@ -4,6 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
 use larder_agent::{node::own_addresses, status::Phase};
 use larder_apiserver::{ApiKind, Fault};
+use larder_pods::static_pod::ApiReferences;
 use serde_json::json;
 
 use crate::harness::{NODE, Node, config_map, pod, secret};
@@ -239,6 +240,23 @@ async fn static_pod_is_edited_and_has_the_nodes_address_while_the_server_was_nev
     node.apply(&object);
     node.wait("the address of the Node", |node| {
         (node.environment(&name, "main")?["IP"] == "10.1.2.3").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn missing_node_is_noted_until_it_is_there() {
+    let mut node = Node::prepare();
+    let object = node.server.get(ApiKind::Node, "", NODE).unwrap();
+    node.delete_global(ApiKind::Node, NODE);
+    node.api_references = ApiReferences::Refuse;
+    node.run();
+    let note = node.wait("the note", |node| node.status().notes.into_iter().next());
+    let expected = format!("the API server has no Node {NODE:?}, so it binds no pods to it");
+    assert_eq!(note.await, expected);
+    node.apply(&object);
+    node.wait("the note to go", |node| {
+        node.status().notes.is_empty().then_some(())
     })
     .await;
 }
