@@ -1,7 +1,7 @@
 //! Cluster state that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod
 //! references any.
 
-use std::{collections::BTreeMap, mem, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{
     ClusterResourceScope,
