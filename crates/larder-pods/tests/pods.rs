@@ -90,7 +90,7 @@ impl TestNode {
             static_pods
                 .from_file(Path::new("/m/web.yaml"), text)
                 .unwrap()
-                .0
+                .pod
         };
         let pods = SourcePods::All(texts.iter().map(pod).collect());
         let report = SourceReport {

@@ -251,9 +251,9 @@ async fn missing_node_is_noted_until_it_is_there() {
     node.delete_global(ApiKind::Node, NODE);
     node.api_references = ApiReferences::Refuse;
     node.run();
-    let note = node.wait("the note", |node| node.status().notes.into_iter().next());
+    let said = node.wait("the note", |node| node.status().notes.into_iter().next());
     let expected = format!("the API server has no Node {NODE:?}, so it binds no pods to it");
-    assert_eq!(note.await, expected);
+    assert_eq!(said.await, expected);
     node.apply(&object);
     node.wait("the note to go", |node| {
         node.status().notes.is_empty().then_some(())
