@@ -207,6 +207,10 @@ pub(crate) enum LogFormat {
   larder status --wait --timeout 2m               exit code 1 if not everything is delivered by then
   larder status -n prod -o name                   names of pods, for scripts
   larder status -o jsonpath='{range .pods[?(@.phase!=\"Delivered\")]}{.name}: {.reason}{\"\\n\"}{end}'")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own on the command line"
+)]
 pub(crate) struct StatusArgs {
     /// Pods to show in full [default: an overview of all pods]
     #[arg(value_name = "NAMESPACE/POD")]
