@@ -208,8 +208,9 @@ impl Unknown {
                 layers: Vec::new(),
             }),
         };
-        // An earlier answer to the same question makes no difference any more.
-        layers.layers.retain(|(asked, _)| *asked != question);
+        // The answer to the same question makes no difference any more. An earlier one is only hidden: a search for it would
+        // cost the square of the layers.
+        layers.layers.pop_if(|(asked, _)| *asked == question);
         layers.layers.push((question, value));
         Self(vec![ValuePart::Layers(layers)])
     }

@@ -144,6 +144,9 @@ pub enum SourceError {
         /// The key that it lacks.
         key: String,
     },
+    /// The volume has too many files that any of several unknown objects may have.
+    #[error("too many files of objects that are not known")]
+    TooManyUnknown,
     /// `defaultUser` or `user` is no user. The API server rejects it.
     #[error("{0} is no user: must be between 0 and 2147483647, inclusive")]
     User(i64),

@@ -13,6 +13,9 @@ use crate::{
     inputs::{KeyState, UnknownPart},
 };
 
+/// Most files that are perhaps in a volume, each once for each source that may have it.
+const MAX_LAYERS: usize = 1 << 16;
+
 /// A file that is there if the answer to a question is yes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileLayer<'a> {
@@ -199,6 +202,11 @@ impl<'a> Collector<'a> {
             file: self.file(object.into(), None, None)?,
             origin,
         };
+        let files = self.projection.paths().count();
+        let sources = self.projection.any_keys.len() + 1;
+        if files.saturating_mul(sources) > MAX_LAYERS {
+            return Err(SourceError::TooManyUnknown);
+        }
         // Each file so far may be one of them.
         let layers = self.projection.paths();
         let layers = layers.filter_map(|path| Some((path.clone(), all.layer(path.as_str())?)));
@@ -216,8 +224,8 @@ impl<'a> Collector<'a> {
             self.projection.layers.insert(path.clone(), before);
         }
         let layers = self.projection.layers.entry(path).or_default();
-        // An earlier answer to the same question makes no difference any more.
-        layers.retain(|earlier| earlier.question != layer.question);
+        // The answer to the same question makes no difference any more.
+        layers.pop_if(|earlier| earlier.question == layer.question);
         layers.push(layer);
     }
 }
