@@ -275,8 +275,8 @@ async fn a_client_of_the_stream_is_told_of_stale_parts() {
             node.server.faults().clear();
         }
         while node.pod("web").unwrap().delivery.phase != phase {
-            let changed = tokio::time::timeout(Duration::from_mins(10), changes.changed()).await;
-            changed.expect("the change is told").unwrap();
+            let next = tokio::time::timeout(Duration::from_mins(10), changes.changed()).await;
+            next.expect("the change is published").unwrap();
         }
     }
 }

@@ -40,6 +40,10 @@ impl Followed {
             let path = directory.path().join(format!("{name}.yaml"));
             fs::write(path, config_map(name, value)).unwrap();
         }
+        Self::of(directory).await
+    }
+
+    async fn of(directory: TempDir) -> Self {
         let (follower, _) = ManifestDir::open(directory.path()).await.unwrap();
         Self {
             directory,
@@ -281,11 +285,7 @@ async fn a_document_rejected_since_the_start_hides_what_it_could_hold_until_it_i
     let path = directory.path().join("a.yaml");
     let rejected = "apiVersion: v1\nkind: Pod\nmetadata: {namespace: other, name: web}\nspec: {containers: 5}\n---\n";
     fs::write(&path, rejected.to_owned() + &config_map("a", "1")).unwrap();
-    let (follower, _) = ManifestDir::open(directory.path()).await.unwrap();
-    let mut followed = Followed {
-        directory,
-        follower,
-    };
+    let mut followed = Followed::of(directory).await;
     let mut only_the_pod = HiddenObjects::default();
     only_the_pod.insert("Pod", &larder_objects::ObjectKey::new("other", "web"));
     assert_eq!(followed.follower.hidden_objects(), only_the_pod);
@@ -307,11 +307,7 @@ async fn a_better_reading_narrows_what_is_hidden() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.yaml");
     fs::write(&path, "}").unwrap();
-    let (follower, _) = ManifestDir::open(directory.path()).await.unwrap();
-    let mut followed = Followed {
-        directory,
-        follower,
-    };
+    let mut followed = Followed::of(directory).await;
     assert_eq!(
         followed.follower.hidden_objects(),
         HiddenObjects::anything()
