@@ -99,7 +99,10 @@ pub(super) fn of_config_map(path: &str) -> Origin<'_> {
     key(Kind::ConfigMap, "c", path)
 }
 
-pub(super) const TOKEN: Origin<'static> = Origin::Token { audience: None };
+pub(super) const TOKEN: Origin<'static> = Origin::Token {
+    account: "default",
+    audience: None,
+};
 
 pub(super) fn projection<'a>(files: &[(&str, &str, Origin<'a>)]) -> Projection<'a> {
     let mut projection = Projection::default();
