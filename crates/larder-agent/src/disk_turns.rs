@@ -114,24 +114,26 @@ impl DiskTurns {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> DiskStep<T> {
         let (sender, result) = oneshot::channel();
-        let id = self.0.state.lock().schedule.add(namespace, Instant::now());
-        let ended = EndedStep(self.clone(), id);
         let (turns, span) = (self.clone(), Span::current());
-        let begin = move || {
-            let _ended = ended;
-            let _span = span.entered();
-            let pausing = PausingStep::new(turns, id);
-            let done = catch_unwind(AssertUnwindSafe(|| {
-                pause::at_points(move || pausing.pause(), work)
-            }));
-            // Nobody waits for the step of a pod that is gone.
-            let _ = sender.send(done);
-        };
-        let queued = QueuedWork {
-            runtime: Handle::current(),
-            work: Box::new(begin),
-        };
-        self.change(|state| state.queued.insert(id, queued));
+        let runtime = Handle::current();
+        // Both at once: a step that is known without its work would get a turn and never begin.
+        let id = self.change(|state| {
+            let id = state.schedule.add(namespace, Instant::now());
+            let ended = EndedStep(turns.clone(), id);
+            let begin = move || {
+                let _ended = ended;
+                let _span = span.entered();
+                let pausing = PausingStep::new(turns, id);
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    pause::at_points(move || pausing.pause(), work)
+                }));
+                // Nobody waits for the step of a pod that is gone.
+                let _ = sender.send(done);
+            };
+            let work = Box::new(begin);
+            state.queued.insert(id, QueuedWork { runtime, work });
+            id
+        });
         DiskStep {
             turns: self.clone(),
             id,

@@ -339,7 +339,7 @@ async fn a_wrong_key_opens_nothing_and_no_key_is_unreadable_input() {
     fs::write(&key, &good[..31]).unwrap();
     unreadable("a short key", "is not a file of 32 bytes");
     fs::remove_file(&key).unwrap();
-    unreadable("no key", "cannot read key");
+    unreadable("no key", "is missing, so the checkpoint stays as it is");
     assert!(!key.exists(), "looking creates no key");
     fs::write(&key, &good).unwrap();
     fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();

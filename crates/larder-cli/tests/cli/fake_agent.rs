@@ -206,7 +206,7 @@ fn paths_outside_the_root_directory_are_rejected() {
         ),
     ] {
         let run = check(environment, volume);
-        assert_eq!((run.code, &*run.stdout), (1, ""), "{path}: {run:?}");
+        assert_eq!((run.code, &*run.stdout), (125, ""), "{path}: {run:?}");
         let end = path.trim_start_matches("ROOT");
         assert!(
             run.stderr.contains("cannot use ")

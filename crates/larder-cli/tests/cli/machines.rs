@@ -71,12 +71,13 @@ async fn secret_behind_a_replaced_link_is_followed() {
         shell(&desk, commands);
         until(value, || login(&desk).as_deref() == Some(value)).await;
     }
-    // Without its target the Secret is gone, and its files stay.
+    // Without its target the link is a problem, and the Secret stays.
     fs::remove_dir_all(desk.path().join("secrets")).unwrap();
     put(&desk, "note.yaml", &config_map("note", "a: b"));
-    until("the Secret to go", || {
+    until("the link to be a problem", || {
         let status = desk.run("status --root-dir root -o json").stdout;
-        status.contains("secret \\\"login\\\" not found")
+        let status: Value = serde_json::from_str(&status).unwrap();
+        status["problems"].to_string().contains("login.yaml")
     })
     .await;
     assert_eq!(login(&desk).as_deref(), Some("two"));

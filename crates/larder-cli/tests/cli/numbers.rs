@@ -243,11 +243,11 @@ fn numbers_of_the_configuration_beyond_their_limits_are_named() {
     }
     for duration in ["-1s", "1e400s", "99999999h", "9223372037s"] {
         for field in ["debounce", "splay", "timeout"] {
-            let told = format!("onChange: [0].{field}: expected a duration");
+            let told = format!("onChange[0].{field}: expected a duration");
             faulty.push((hook(&format!("{field}: {duration}")), told));
         }
         for field in ["debounce", "retry"] {
-            let told = format!("onChange: [0].{field}.max: expected a duration");
+            let told = format!("onChange[0].{field}.max: expected a duration");
             faulty.push((
                 hook(&format!("{field}: {{min: 1s, max: {duration}}}")),
                 told,
@@ -255,7 +255,7 @@ fn numbers_of_the_configuration_beyond_their_limits_are_named() {
         }
     }
     for number in ["-1", "4294967296", "0.5"] {
-        let told = "onChange: [0].retry.attempts: expected a number".to_owned();
+        let told = "onChange[0].retry.attempts: expected a number".to_owned();
         faulty.push((hook(&format!("retry: {{attempts: {number}}}")), told));
     }
     for (config, told) in faulty {

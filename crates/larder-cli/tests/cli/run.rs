@@ -66,6 +66,10 @@ impl<'a> Agent<'a> {
     pub(crate) fn first_line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
+        // It ended without one.
+        if line.is_empty() {
+            return line;
+        }
         let event: Value = serde_json::from_str(&line).unwrap();
         event["message"].as_str().unwrap().to_owned()
     }

@@ -227,6 +227,10 @@ fn projection() -> Map<String, Value> {
             "warnings": {"type": "array", "items": {"type": "string"}, "description": "What deserves a look."},
         })
     };
+    let mut container = known("env", texts("By name."));
+    container["mounts"] = json!({
+        "type": "array", "items": reference("ProjectedMount"), "description": "In the order of the pod.",
+    });
     let hooks = json!({"type": "array", "items": closed("", &["name", "action"], json!({
         "name": {"type": "string"}, "action": {"type": "string", "description": "As in `signal:SIGHUP`."},
     }))});
@@ -244,6 +248,7 @@ fn projection() -> Map<String, Value> {
         },
         "Projection": closed("What the containers of the pods see.", &["pods"], json!({
             "pods": {"type": "array", "items": reference("ProjectedPod")},
+            "version": {"type": "integer", "description": "Of this format."},
         })),
         "ProjectedPod": closed(
             "One pod.",
@@ -261,7 +266,13 @@ fn projection() -> Map<String, Value> {
         "ProjectedReferences": closed("Names of the objects that the pod references.", &["configMaps", "secrets"], json!({
             "configMaps": names, "secrets": names,
         })),
-        "ProjectedContainer": closed("The variables of a container in `env`, or why it does not start in `error`.", &[], known("env", texts("By name."))),
+        "ProjectedContainer": closed("The variables of a container in `env`, or why it does not start in `error`.", &[], container),
+        "ProjectedMount": closed("A mount of a container.", &["path", "volume", "readOnly"], json!({
+            "path": {"type": "string"},
+            "volume": {"type": "string", "description": "`kube-api-access` is the automatic token volume."},
+            "subPath": {"type": "string"},
+            "readOnly": {"type": "boolean"},
+        })),
         "ProjectedVolume": closed("The files of a volume in `files`, or why there are none in `error`.", &[], known("files", by_name("By path.", "ProjectedFile"))),
         "ProjectedFile": closed("A file of a volume.", &["mode", "data"], json!({
             "mode": {"type": "string", "description": "Four octal digits."},

@@ -298,7 +298,7 @@ fn apply(variables: &mut serde_json::Map<String, Value>, changes: &Value) {
             source => json!({"unknown": source}),
         };
         let before = variables.insert(name.clone(), side("to"));
-        assert_eq!(before, Some(side("from")));
+        assert_eq!(before, Some(side("from")), "{name}: {changes}");
     }
 }
 
