@@ -255,7 +255,7 @@ fn numbers_of_the_configuration_beyond_their_limits_are_named() {
         }
     }
     for number in ["-1", "4294967296", "0.5"] {
-        let told = "onChange[0].retry.attempts: expected a number".to_owned();
+        let told = "onChange[0].retry.attempts: expected a whole number".to_owned();
         faulty.push((hook(&format!("retry: {{attempts: {number}}}")), told));
     }
     for (config, told) in faulty {
