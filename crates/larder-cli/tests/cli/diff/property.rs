@@ -231,7 +231,8 @@ fn check(pairs: &[(World, World)]) {
         let container = shown.get(&namespace).map(|pod| &pod["containers"]["c"]);
         let verdict = container.map_or("same", |found| found["verdict"].as_str().unwrap());
         let (mut variables, mut files) = before.clone().unwrap_or((json!({}), BTreeMap::new()));
-        if let Some(found) = container {
+        // What would start on neither side has differences of what it does not see.
+        if let Some(found) = container.filter(|_| after.is_some()) {
             apply(variables.as_object_mut().unwrap(), &found["env"]);
             apply_files(&mut files, &found["files"]);
         }
