@@ -68,6 +68,7 @@ fn matches(document: &Value, value: &Value, schema: &Value) -> Result<(), String
         Some("array") => value.is_array(),
         Some("string") => value.is_string(),
         Some("integer") => value.is_u64(),
+        Some("boolean") => value.is_boolean(),
         Some(other) => panic!("unknown type {other}"),
         None => true,
     };

@@ -392,8 +392,8 @@ mod tests {
         let class = head("secrets-store.csi.x-k8s.io/v1", "SecretProviderClass");
         check(
             &(class
-                + "{secretObjects: [{secretName: a, data: [{key: x}]}, {secretName: b, data: [{key: y}]}]}"),
-            &["a: x", "b: y"],
+                + "{secretObjects: [{secretName: a, data: [{key: x}]}, {secretName: b, data: [{key: z}]}]}"),
+            &["a: x", "b: z"],
         );
         check(
             &(head("onepassword.com/v1", "OnePasswordItem") + "{itemPath: p}"),
