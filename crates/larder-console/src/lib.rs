@@ -5,7 +5,7 @@
 //! ends by itself calls neither: its results are written at once, and are complete, however long their reader takes.
 //!
 //! Invariants:
-//! 1. After [`hold`], nothing here blocks but the end of the [`Console`], which takes at most [`LAST_WORDS`].
+//! 1. After [`hold`], nothing here blocks but the end of the [`Console`], which takes at most `LAST_WORDS`.
 //! 2. No control character of a name, value or error reaches the terminal: [`escaped`].
 //! 3. Printing never panics: a closed stream ends the output, not the process.
 //! 4. Where the log is JSON, every line is.

@@ -1,11 +1,11 @@
 //! The byte stream below HTTP, with or without TLS.
 //!
 //! Invariants:
-//! 1. It yields after each [`TURN`] of bytes. So no server keeps a thread by sending without a pause, and readers of
+//! 1. It yields after each `TURN` of bytes. So no server keeps a thread by sending without a pause, and readers of
 //!    streams consume frames before more arrive; otherwise h2 would queue everything that the socket and the windows
 //!    hold, and its queue never shrinks.
 //! 2. What the server sends besides answers is bounded, and the connection ends beyond it: over HTTP/1.1 the number of
-//!    [interim answers](MAX_INTERIM), over HTTP/2 the bytes of frames that carry no data ([`SPARE_BYTES`]).
+//!    interim answers (`MAX_INTERIM`), over HTTP/2 the bytes of frames that carry no data (`SPARE_BYTES`).
 //! 3. Each byte counts as a sign of life; see [`Received`].
 
 use std::{
