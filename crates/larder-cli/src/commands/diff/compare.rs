@@ -7,7 +7,7 @@
 //!    file, which the pod says, of a file that is mounted by `subPath` and that larder does not replace, of an immutable
 //!    object, of the account behind a token, of a mount or of the definition of its volume, which Kubernetes does not change
 //!    in a pod.
-//! 3. A verdict holds for each way to fill in what is not known ([`outcomes`]); otherwise it is [`Verdict::Unknown`], with
+//! 3. A verdict holds for each way to fill in what is not known (`outcome`); otherwise it is [`Verdict::Unknown`], with
 //!    what decides.
 //! 4. What could not be read of a side is neither removed nor added.
 //! 5. An object that differs is unreferenced if no pod of either side references it, and unseen if one does, and no
