@@ -2,8 +2,8 @@
 //!
 //! The [schedule] decides whose turn it is, and has the invariants. This module gives it threads and a clock. Work has
 //! the points of [`larder_files::pause`] in it, and gives way there. It may compute, read and write, as long as it comes
-//! to a point every few milliseconds. A file system that does not answer costs the pod's one thread, and nobody waits for
-//! it: neither other pods nor the end of the process.
+//! to a point every few milliseconds. A file system that does not answer costs the pod's one thread. Neither
+//! other pods nor the end of the process wait for it.
 
 mod schedule;
 
@@ -127,7 +127,7 @@ impl DiskTurns {
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     pause::at_points(move || pausing.pause(), work)
                 }));
-                // Nobody waits for the step of a pod that is gone.
+                // The worker of a pod that is gone has dropped the receiver.
                 let _ = sender.send(done);
             };
             let work = Box::new(begin);

@@ -1,4 +1,4 @@
-//! Who works on the disk now: the decisions of [`super::DiskTurns`], without threads and clocks.
+//! Which step works on the disk now: the decisions of [`super::DiskTurns`], without threads and clocks.
 //!
 //! A *step* is one piece of work of one pod, from beginning to end. A *turn* is the right to run; a step that runs holds
 //! one, and gives way at its pause points. A *thread* is what a step keeps from its beginning to its end, with or without
