@@ -38,7 +38,6 @@ mod object;
 mod patch;
 mod pki;
 mod query;
-mod references;
 mod request;
 mod resource;
 mod rest;
@@ -53,7 +52,7 @@ mod versions;
 mod write;
 
 pub use audit::{AuditLog, AuditRecord};
-pub use authorize::Authorization;
+pub use authorize::{AllowAll, Attempt, AttemptedUpdate, AttemptedWrite, Authorization, Objects};
 pub use faults::{Cut, Fault, Faults, Injected, Paused};
 pub use fill::Applied;
 pub use pki::{SetupError, User};

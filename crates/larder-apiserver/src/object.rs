@@ -8,10 +8,7 @@ use larder_objects::ObjectKey;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::{
-    references::{PodReferences, Reference},
-    resource::ApiKind,
-};
+use crate::resource::ApiKind;
 
 /// An event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +53,6 @@ pub(crate) struct Object {
     labels: Box<[(SmolStr, SmolStr)]>,
     /// The selectable fields of the kind that the object has.
     fields: Box<[(&'static str, SmolStr)]>,
-    /// The references of a pod.
-    references: Option<Box<PodReferences>>,
     frame: Frame,
 }
 
@@ -111,10 +106,6 @@ impl Object {
             event,
             labels,
             fields,
-            references: match kind {
-                ApiKind::Pod => PodReferences::of(&value),
-                _ => None,
-            },
             frame: Frame(frame.into()),
         }
     }
@@ -148,12 +139,6 @@ impl Object {
         } else {
             framed(event, self.json())
         }
-    }
-
-    /// Whether it is a pod by which `node` may read the object.
-    pub(crate) fn grants(&self, node: &str, reference: &Reference) -> bool {
-        let references = self.references.as_ref();
-        references.is_some_and(|references| references.grant(node, reference))
     }
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {

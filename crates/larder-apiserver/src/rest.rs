@@ -134,7 +134,6 @@ impl ApiServer {
                 };
                 request.authorize()?;
                 let body = read_body(body, &self.inner.unfinished).await?;
-                request.admit(&body)?;
                 let (parts, mut body) = request.serve(&body)?.into_parts();
                 body.stable = target.stable;
                 // What a write returns is the store's, too.

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
-    AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults, SetupError, User,
+    AllowAll, AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults,
+    SetupError, User,
     clock::Clock,
     pki::Authority,
     store::{Limits, Store},
@@ -28,9 +29,9 @@ const HISTORY_BYTES: usize = 4 << 20;
 /// The behavior of a server.
 ///
 /// ```
-/// use larder_apiserver::{Authorization, Options};
+/// use larder_apiserver::Options;
 ///
-/// let options = Options::default().authorization(Authorization::Node).fill_namespaces(true);
+/// let options = Options::default().fill_namespaces(true);
 /// assert!(options.fill_namespaces);
 /// ```
 #[derive(Clone, Debug)]
@@ -46,8 +47,8 @@ pub struct Options {
     /// Whether each namespace gets a ConfigMap `kube-root-ca.crt` and a ServiceAccount `default`, as controllers of a
     /// cluster create them. Defaults to false.
     pub fill_namespaces: bool,
-    /// The permissions of users. By default every user may do everything.
-    pub authorization: Authorization,
+    /// The permissions of users. Defaults to [`AllowAll`].
+    pub authorization: Arc<dyn Authorization>,
     /// The log of requests. Defaults to none.
     pub audit: AuditLog,
     /// What the server allows its clients when it listens.
@@ -61,10 +62,16 @@ impl Options {
         history_changes: usize
         first_version: u64
         fill_namespaces: bool
-        authorization: Authorization
         audit: AuditLog
         connections: ConnectionLimits
         certificates_versions: CertificatesVersions
+    }
+
+    /// Sets `authorization`.
+    #[must_use]
+    pub fn authorization(mut self, authorization: impl Authorization + 'static) -> Self {
+        self.authorization = Arc::new(authorization);
+        self
     }
 }
 
@@ -74,7 +81,7 @@ impl Default for Options {
             history_changes: 1024,
             first_version: None,
             fill_namespaces: false,
-            authorization: Authorization::default(),
+            authorization: Arc::new(AllowAll),
             audit: AuditLog::default(),
             connections: ConnectionLimits::default(),
             certificates_versions: CertificatesVersions::default(),

@@ -266,7 +266,7 @@ impl ApiError {
     }
 
     /// 403: understood and rejected.
-    pub(crate) fn forbidden(kind: ApiKind, name: &str, why: &str) -> Self {
+    pub fn forbidden(kind: ApiKind, name: &str, why: &str) -> Self {
         let resource = kind.resource();
         let subject = match name {
             "" => resource.qualified(),
@@ -335,7 +335,7 @@ impl ApiError {
     }
 
     /// 500 without a reason: what kube-apiserver did not expect, though it is the client's fault.
-    pub(crate) fn unexpected(message: impl Into<String>) -> Self {
+    pub fn unexpected(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 

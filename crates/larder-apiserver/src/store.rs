@@ -25,7 +25,6 @@ pub(crate) use watch::{End, Start, Taken, Watch, WatchEvent};
 use crate::{
     ApiError,
     object::{EventType, Object},
-    references::Reference,
     resource::{ApiKind, RESOURCES},
     selector::Filter,
 };
@@ -257,15 +256,6 @@ impl Store {
             tables.flat_map(|table| wake(&mut table.watchers)).collect()
         };
         wakers.into_iter().for_each(Waker::wake);
-    }
-
-    /// Whether a pod in `namespace` that `node` runs refers to the object.
-    pub(crate) fn refers(&self, node: &str, namespace: &str, reference: &Reference) -> bool {
-        let mut inner = self.inner.lock();
-        let first = ObjectKey::new(namespace, SmolStr::default());
-        let pods = inner.table(ApiKind::Pod).objects.range(first..);
-        let mut pods = pods.take_while(|(key, _)| key.namespace == namespace);
-        pods.any(|(_, pod)| pod.grants(node, reference))
     }
 
     /// Number of watches that are open.

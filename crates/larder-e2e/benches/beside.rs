@@ -34,8 +34,9 @@ use larder_agent::{
     root_dir::RootDir,
     status::Phase,
 };
-use larder_apiserver::{ApiServer, AuditLog, Authorization, Options, Protocol, User};
+use larder_apiserver::{ApiServer, AuditLog, Options, Protocol, User};
 use larder_e2e::{
+    NodeAuthorizer,
     fake_kubelet::{FakeKubelet, KubeletOptions, Stage, USER_AGENT, container_id},
     figures::Quantiles,
 };
@@ -406,7 +407,7 @@ struct Node {
 impl Node {
     async fn start() -> anyhow::Result<Self> {
         let options = Options::default().audit(AuditLog::in_memory());
-        let server = ApiServer::new(options.authorization(Authorization::Node));
+        let server = ApiServer::new(options.authorization(NodeAuthorizer));
         let annotations = json!({"node.alpha.kubernetes.io/ttl": "0"});
         let metadata = json!({"name": NODE, "annotations": annotations});
         server.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}))?;

@@ -2,12 +2,12 @@
 
 use std::{fs, net::SocketAddr, path::PathBuf};
 
-use larder_apiserver::{ApiServer, AuditLog, Authorization, Fault, Options, Protocol, User};
+use larder_apiserver::{ApiServer, AuditLog, Fault, Options, Protocol, User};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Identity, NODE, NodeRequest, reserved_port};
+use crate::{Identity, NODE, NodeAuthorizer, NodeRequest, reserved_port};
 
 /// A server, and the inputs of its clients.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl EmbeddedServer {
     /// Starts to serve on a free port.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let options = Options::default()
-            .authorization(Authorization::Node)
+            .authorization(NodeAuthorizer)
             .audit(AuditLog::in_memory());
         let mut server = Self {
             api: ApiServer::try_new(options)?,

@@ -11,7 +11,8 @@ use kube::{
     },
 };
 use larder_agent::{clock::Clock, status::Phase};
-use larder_apiserver::{AuditRecord, Authorization, CertificatesVersions, Fault, Options, Verb};
+use larder_apiserver::{AuditRecord, CertificatesVersions, Fault, Options, Verb};
+use larder_e2e::NodeAuthorizer;
 use larder_objects::{pem, x509};
 use rcgen::{
     BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519, PublicKeyData,
@@ -146,7 +147,7 @@ fn accepted(node: &Node, verb: &str, path_end: &str) -> usize {
 pub(crate) fn prepare_guarded() -> Node {
     Node::prepare_with(
         Options::default()
-            .authorization(Authorization::Node)
+            .authorization(NodeAuthorizer)
             .fill_namespaces(true),
     )
 }
@@ -387,7 +388,7 @@ async fn requests_use_v1_where_it_is_served() {
     use CertificatesVersions::{Beta, Stable, StableAndBeta};
     for (versions, version) in [(Beta, "v1beta1"), (Stable, "v1"), (StableAndBeta, "v1")] {
         let options = Options::default()
-            .authorization(Authorization::Node)
+            .authorization(NodeAuthorizer)
             .fill_namespaces(true)
             .certificates_versions(versions);
         let mut node = Node::prepare_with(options);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Event;
 use kube::{Api, Client, api::ListParams};
 use larder_agent::{agent::PodDeletion, status::Phase};
-use larder_apiserver::{Authorization, Fault, Options};
+use larder_apiserver::{Fault, Options};
+use larder_e2e::NodeAuthorizer;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -13,7 +14,7 @@ use crate::harness::{NODE, Node, config_map, pod, secret};
 
 /// A node whose pods others run, at an API server that is strict to nodes.
 fn node() -> Node {
-    let mut node = Node::prepare_with(Options::default().authorization(Authorization::Node));
+    let mut node = Node::prepare_with(Options::default().authorization(NodeAuthorizer));
     node.pod_deletion = PodDeletion::External;
     node.run();
     node

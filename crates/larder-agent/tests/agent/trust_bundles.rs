@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use larder_apiserver::{ApiKind, AuditRecord, Authorization, CertificatesVersions, Fault, Options};
+use larder_apiserver::{ApiKind, AuditRecord, CertificatesVersions, Fault, Options};
+use larder_e2e::NodeAuthorizer;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -37,7 +38,7 @@ fn named(name: &str, mut source: Value) -> Value {
 }
 
 fn guarded() -> Node {
-    let mut node = Node::prepare_with(Options::default().authorization(Authorization::Node));
+    let mut node = Node::prepare_with(Options::default().authorization(NodeAuthorizer));
     node.run();
     node
 }
@@ -147,7 +148,7 @@ async fn bundles_are_watched_in_v1_where_it_is_served() {
     use CertificatesVersions::{Beta, Stable, StableAndBeta};
     for (versions, version) in [(Beta, "v1beta1"), (Stable, "v1"), (StableAndBeta, "v1")] {
         let options = Options::default()
-            .authorization(Authorization::Node)
+            .authorization(NodeAuthorizer)
             .certificates_versions(versions);
         let mut node = Node::prepare_with(options);
         node.run();

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     ApiError, ApiServer, User,
-    authorize::{self, Attempt, NodeRestriction},
+    authorize::{self, Attempt, AttemptedUpdate, AttemptedWrite, Authorization, Objects},
     patch::PatchType,
     query::Query,
     request::{ResourcePath, Verb},
@@ -40,6 +40,14 @@ pub(super) struct ObjectRequest<'r> {
     pub(super) headers: &'r HeaderMap,
 }
 
+/// What a creation makes, or does to the object that its path names.
+enum Creation {
+    Object(WriteParams),
+    Token,
+    Binding,
+    Eviction,
+}
+
 impl ObjectRequest<'_> {
     /// Rejects what the user may not do.
     pub(super) fn authorize(&self) -> Result<(), ApiError> {
@@ -47,74 +55,62 @@ impl ObjectRequest<'_> {
         let selector = self.query.get("fieldSelector").unwrap_or("");
         let selector = FieldSelector::parse(selector, target.kind.resource())?;
         let attempt = Attempt::new(self.verb, Some(target), Some(&selector));
-        let authorization = self.server.options().authorization;
-        authorization
-            .decide(self.server.store(), self.user, &attempt)
+        let objects = Objects(self.server.store());
+        self.authorization()
+            .authorize(objects, self.user, &attempt)
             .map_err(|why| authorize::denied(self.user, &attempt, &why))
     }
 
-    /// Checks what no authorizer can: some namespaces stay, and nodes write only what concerns them.
-    pub(super) fn admit(&self, body: &Bytes) -> Result<(), ApiError> {
-        let Self { verb, target, .. } = *self;
-        if (target.kind, verb) == (ApiKind::Namespace, Verb::Delete) {
-            return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
+    /// Does what an authorized request asks for.
+    pub(super) fn serve(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
+        let format = Format::accepted(self.headers, self.query, self.server.clock())?;
+        match self.verb {
+            Verb::Create => self.create(body),
+            Verb::Get | Verb::List | Verb::Watch => self.read(format),
+            Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => self.write(body),
         }
-        let writes = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
-        let node = self.server.options().authorization.node(self.user);
-        let Some(node) = node.filter(|_| writes.contains(&verb)) else {
-            return Ok(());
-        };
-        let body = (verb == Verb::Create).then(|| object_body(self.headers, body));
-        let body = body.transpose()?;
-        let restriction = NodeRestriction {
-            store: self.server.store(),
-            node,
-            verb,
-            kind: target.kind,
-            subresource: target.subresource.as_deref(),
-            key: &target.key(),
-            body: body.as_ref(),
-        };
-        restriction.admit()
     }
 
-    /// Does what an admitted request asks for.
-    pub(super) fn serve(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
-        let (server, verb, target) = (self.server, self.verb, self.target);
-        let (query, headers) = (self.query, self.headers);
-        let (kind, store) = (target.kind, server.store());
-        let format = Format::accepted(headers, query, server.clock())?;
-        let key = target.name.as_ref().map(|_| target.key());
-        if let (Verb::Create, Some(subresource), Some(key)) = (verb, &target.subresource, &key)
-            && let Some(answer) = self.act(subresource, key, body)?
-        {
-            return Ok(answer);
-        }
-        let part = self.part()?;
-        match (verb, &key) {
-            (Verb::Watch, _) => {
+    fn read(&self, format: Format) -> Result<Response<Body>, ApiError> {
+        let (query, target, store) = (self.query, self.target, self.server.store());
+        self.part()?;
+        match self.verb {
+            Verb::Watch => {
                 let params = WatchParams::parse(query, target)?;
-                let stream = WatchStream::open(store, kind, params, format)?;
+                let stream = WatchStream::open(store, target.kind, params, format)?;
                 Ok(json_response(StatusCode::OK, Body::watch(stream)))
             }
-            (Verb::List, _) => {
+            Verb::List => {
                 let params = ListParams::parse(query, target)?;
-                let page = read::page(store, kind, &params)?;
-                let list = format.list(kind, page, &params);
+                let page = read::page(store, target.kind, &params)?;
+                let list = format.list(target.kind, page, &params);
                 Ok(json_response(StatusCode::OK, list))
             }
-            (Verb::Get, Some(key)) => {
+            _ => {
                 let asked = params::version(query).map_err(ApiError::unexpected)?;
                 store.version_from(asked.unwrap_or(0))?;
-                Ok(ok(format.object(&*store.require(kind, key)?)))
+                let object = store.require(target.kind, &target.key())?;
+                Ok(ok(format.object(&object)))
             }
-            (Verb::Create, None) => self.create(body),
-            (Verb::Update, Some(_)) => {
-                let params = WriteParams::parse(query, "UpdateOptions")?;
-                let body = object_body(headers, body)?;
-                self.update(part, params, |_| Ok(body.clone()))
+        }
+    }
+
+    fn write(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
+        let (query, headers, kind) = (self.query, self.headers, self.target.kind);
+        let part = self.part()?;
+        match self.verb {
+            Verb::Delete => {
+                let key = self.target.key();
+                if kind == ApiKind::Namespace {
+                    namespaces::check_may_go(&key.name)?;
+                }
+                self.admit(&key, None)?;
+                let options = self.delete_options(body)?;
+                let deleted = self.server.writer().delete(kind, &key, &options)?;
+                Ok(ok(deleted_json(kind, &deleted)))
             }
-            (Verb::Patch, Some(_)) => {
+            Verb::DeleteCollection => self.delete_collection(body),
+            Verb::Patch => {
                 let params = WriteParams::parse(query, "PatchOptions")?;
                 let patch_type = media_type(headers)
                     .and_then(PatchType::of_media_type)
@@ -122,48 +118,66 @@ impl ObjectRequest<'_> {
                 let body = parse_json(body)?;
                 self.update(part, params, |old| patch_type.apply(old, &body))
             }
-            (Verb::Delete, Some(key)) => {
-                let options = self.delete_options(body)?;
-                let deleted = server.writer().delete(kind, key, &options)?;
-                Ok(ok(deleted_json(kind, &deleted)))
+            _ => {
+                let params = WriteParams::parse(query, "UpdateOptions")?;
+                let body = object_body(headers, body)?;
+                self.update(part, params, |_| Ok(body.clone()))
             }
-            (Verb::DeleteCollection, None) => self.delete_collection(body),
-            _ => Err(ApiError::method_not_allowed()),
         }
     }
 
-    /// Does what the creation of a subresource means; nothing if it is none that is created.
-    fn act(
-        &self,
-        subresource: &str,
-        key: &ObjectKey,
-        body: &Bytes,
-    ) -> Result<Option<Response<Body>>, ApiError> {
-        let (writer, body) = (self.server.writer(), || object_body(self.headers, body));
-        Ok(match (self.target.kind, subresource) {
-            (ApiKind::ServiceAccount, "token") => {
-                Some(created(&writer.create_token(key, body()?)?))
+    fn create(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
+        let creation = self.creation()?;
+        let body = object_body(self.headers, body)?;
+        let key = self.target.key();
+        self.admit(&key, Some(&body))?;
+        let writer = self.server.writer();
+        match creation {
+            Creation::Object(params) => {
+                let (kind, namespace) = (self.target.kind, self.target.namespace.as_deref());
+                let body = self.versioned(body);
+                let written = writer.create(kind, namespace, body, Part::Main, params)?;
+                Ok(written_response(StatusCode::CREATED, &written))
             }
-            (ApiKind::Pod, "binding") => {
-                writer.bind(key, &body()?)?;
-                Some(done())
-            }
-            (ApiKind::Pod, "eviction") => {
-                writer.evict(key, &body()?)?;
-                Some(done())
-            }
-            _ => None,
-        })
+            Creation::Token => Ok(created(&writer.create_token(&key, body)?)),
+            Creation::Binding => writer.bind(&key, &body).map(|()| done()),
+            Creation::Eviction => writer.evict(&key, &body).map(|()| done()),
+        }
     }
 
-    fn create(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
-        self.check_names_namespace()?;
-        let params = WriteParams::parse(self.query, "CreateOptions")?;
-        let body = self.versioned(object_body(self.headers, body)?);
-        let namespace = self.target.namespace.as_deref();
-        let writer = self.server.writer();
-        let written = writer.create(self.target.kind, namespace, body, Part::Main, params)?;
-        Ok(written_response(StatusCode::CREATED, &written))
+    fn creation(&self) -> Result<Creation, ApiError> {
+        let target = self.target;
+        match (target.kind, &target.name, target.subresource.as_deref()) {
+            (_, None, _) => {
+                self.check_names_namespace()?;
+                let params = WriteParams::parse(self.query, "CreateOptions")?;
+                Ok(Creation::Object(params))
+            }
+            (ApiKind::ServiceAccount, _, Some("token")) => Ok(Creation::Token),
+            (ApiKind::Pod, _, Some("binding")) => Ok(Creation::Binding),
+            (ApiKind::Pod, _, Some("eviction")) => Ok(Creation::Eviction),
+            _ => {
+                self.part()?;
+                Err(ApiError::method_not_allowed())
+            }
+        }
+    }
+
+    fn authorization(&self) -> &dyn Authorization {
+        &*self.server.options().authorization
+    }
+
+    /// Rejects a write of what the user may not change.
+    fn admit(&self, key: &ObjectKey, body: Option<&Value>) -> Result<(), ApiError> {
+        let write = AttemptedWrite {
+            verb: self.verb,
+            kind: self.target.kind,
+            subresource: self.target.subresource.as_deref(),
+            key,
+            body,
+        };
+        let objects = Objects(self.server.store());
+        self.authorization().admit(objects, self.user, &write)
     }
 
     fn delete_collection(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
@@ -203,16 +217,21 @@ impl ObjectRequest<'_> {
         params: WriteParams,
         change: impl Fn(&Value) -> Result<Value, ApiError>,
     ) -> Result<Response<Body>, ApiError> {
-        let target = self.target;
-        let authorization = self.server.options().authorization;
+        let (kind, key) = (self.target.kind, self.target.key());
+        self.admit(&key, None)?;
         let make = |old: &Value| {
             let new = self.versioned(change(old)?);
-            let subresource = target.subresource.as_deref();
-            authorization.admit_update(self.user, target.kind, subresource, (old, &new))?;
+            let update = AttemptedUpdate {
+                kind,
+                subresource: self.target.subresource.as_deref(),
+                old,
+                new: &new,
+            };
+            self.authorization().admit_update(self.user, &update)?;
             Ok(new)
         };
         let writer = self.server.writer();
-        let written = writer.update(target.kind, &target.key(), part, params, make)?;
+        let written = writer.update(kind, &key, part, params, make)?;
         Ok(written_response(StatusCode::OK, &written))
     }
 

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    ApiError, ApiServer, Authorization, User,
-    authorize::Attempt,
+    ApiError, ApiServer, User,
+    authorize::{Attempt, Objects},
     json::{decode, set_default, text},
     request::Verb,
     status::Cause,
@@ -124,8 +124,8 @@ impl ApiServer {
         let decision = match text("verb").and_then(Verb::parse) {
             _ if asked.is_null() => Ok(()),
             None => Err("no such verb".to_owned()),
-            Some(verb) => self.options().authorization.decide(
-                self.store(),
+            Some(verb) => self.options().authorization.authorize(
+                Objects(self.store()),
                 user,
                 &Attempt {
                     verb,
@@ -144,10 +144,9 @@ impl ApiServer {
         })
     }
 
-    /// What `user` may do. What a node may do follows from its pods, which no list of rules can say.
+    /// What `user` may do.
     fn rules(&self, user: &User) -> Value {
-        let everything = self.options().authorization == Authorization::AllowAll
-            || user.groups.iter().any(|group| group == "system:masters");
+        let unlisted = self.options().authorization.why_unlisted(user);
         let mut paths = vec![
             json!({"verbs": ["get"], "nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"]}),
             json!({"verbs": ["get"], "nonResourceURLs": ["/.well-known", "/.well-known/*"]}),
@@ -162,18 +161,17 @@ impl ApiServer {
         let mut resources: Vec<_> = [AUTHORIZATION, AUTHENTICATION]
             .map(|group| json!({"verbs": ["create"], "apiGroups": [group], "resources": reviews_of(group)}))
             .into();
-        if everything {
+        if unlisted.is_none() {
             paths.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
             resources.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
         }
         let mut status = json!({
             "resourceRules": resources,
             "nonResourceRules": paths,
-            "incomplete": !everything,
+            "incomplete": unlisted.is_some(),
         });
-        if !everything {
-            status["evaluationError"] =
-                "node authorizer does not support user rule resolution".into();
+        if let Some(why) = unlisted {
+            status["evaluationError"] = why.into();
         }
         status
     }

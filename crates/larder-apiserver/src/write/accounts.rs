@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 use super::{Writer, metadata::check_name};
 use crate::{
     clock::rfc3339,
-    json::decode,
+    json::{decode, text},
     object::Object,
-    references::account_of,
     resource::ApiKind,
     status::{ApiError, Cause},
     tokens::ISSUER,
@@ -86,7 +85,7 @@ impl Writer {
         let bound = self
             .store
             .require(kind, &ObjectKey::new(namespace, &*name))?;
-        if kind == ApiKind::Pod && account_of(&bound.value()) != account.name {
+        if kind == ApiKind::Pod && account_of(&bound.value()) != account.name.as_str() {
             return Err(ApiError::bad_request(format!(
                 "cannot bind token for serviceaccount \"{}\" to pod running with different serviceaccount name.",
                 account.name
@@ -99,5 +98,13 @@ impl Writer {
             return Err(ApiError::kind_conflict(kind, &name, &why));
         }
         Ok((claim, bound))
+    }
+}
+
+/// The service account that a pod runs as.
+fn account_of(pod: &Value) -> &str {
+    match text(pod, "/spec/serviceAccountName") {
+        "" => "default",
+        named => named,
     }
 }

@@ -19,11 +19,12 @@ use serde_json::Value;
 use super::name;
 use crate::{
     json::{self, items, text},
-    references::MIRROR,
     resource::{ApiKind, Resource},
     status::{ApiError, Cause},
 };
 
+/// The annotation of mirror pods; its value does not matter.
+const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 /// [`MIRROR`], as errors name it.
 const MIRROR_FIELD: &str = "metadata.annotations[kubernetes.io/config.mirror]";
 

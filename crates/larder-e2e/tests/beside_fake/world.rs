@@ -21,10 +21,9 @@ use larder_agent::{
     root_dir::RootDir,
     status::{AgentStatus, Phase, VolumeStatus},
 };
-use larder_apiserver::{
-    ApiKind, ApiServer, AuditLog, AuditRecord, Authorization, Fault, Options, User, Verb,
-};
+use larder_apiserver::{ApiKind, ApiServer, AuditLog, AuditRecord, Fault, Options, User, Verb};
 use larder_e2e::{
+    NodeAuthorizer,
     fake_kubelet::{FakeKubelet, KubeletOptions, ObjectStrategy, USER_AGENT},
     pods::PodBuilder,
 };
@@ -118,7 +117,7 @@ impl World {
     pub(crate) async fn without_larder(setup: Setup) -> Self {
         let options = Options::default()
             .audit(AuditLog::in_memory())
-            .authorization(Authorization::Node);
+            .authorization(NodeAuthorizer);
         let server = ApiServer::new(options);
         let ttl = setup.ttl.map(|ttl| ttl.to_string());
         let annotations = ttl.map(|ttl| json!({"node.alpha.kubernetes.io/ttl": ttl}));

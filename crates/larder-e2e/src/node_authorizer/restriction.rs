@@ -4,112 +4,92 @@
 
 use std::collections::BTreeSet;
 
+use larder_apiserver::{ApiError, ApiKind, AttemptedUpdate, AttemptedWrite, Objects};
 use larder_objects::{ObjectKey, api_reference};
 use serde_json::Value;
 
-use super::{Authorization, OTHER_LEASE};
-use crate::{
-    ApiError, User,
-    json::{items, text},
-    references::{MIRROR, account_of, typed},
-    request::Verb,
-    resource::ApiKind,
-    store::Store,
-};
+use super::{MIRROR, NODE_NAME, OTHER_LEASE, account_of, text, typed};
 
-impl Authorization {
-    /// The NodeRestriction admission of an update: what the node may not change of an object that it may write.
-    ///
-    /// # Errors
-    ///
-    /// 403 with what would change.
-    pub(crate) fn admit_update(
-        self,
-        user: &User,
-        kind: ApiKind,
-        subresource: Option<&str>,
-        (old, new): (&Value, &Value),
-    ) -> Result<(), ApiError> {
-        let Some(node) = self.node(user) else {
-            return Ok(());
-        };
-        // An absent map or list is an empty one.
-        let differs = |pointer| {
-            let [old, new] =
-                [old, new].map(|object| object.pointer(pointer).filter(|value| is_set(value)));
-            old != new
-        };
-        let reject = |why: &str| {
-            let name = text(old, "/metadata/name");
-            Err(ApiError::forbidden(kind, name, why))
-        };
-        let reject_node = |why: &str| reject(&format!("node \"{node}\" {why}"));
-        match (kind, subresource) {
-            (ApiKind::Pod, Some("status")) => {
-                for (pointer, what) in [
-                    ("/metadata/labels", "labels through pod status"),
-                    ("/status/resourceClaimStatuses", "resource claim statues"),
-                    (
-                        "/status/extendedResourceClaimStatus",
-                        "extended resource claim status",
-                    ),
-                ] {
-                    if differs(pointer) {
-                        return reject_node(&format!("cannot update {what}"));
-                    }
-                }
-                Ok(())
-            }
-            (ApiKind::Node, _) => {
-                let source = "/spec/configSource";
-                if new.pointer(source).is_some_and(is_set) && differs(source) {
-                    return reject_node(
-                        "is not allowed to update configSource to a new non-nil configSource",
-                    );
-                }
-                if differs("/spec/taints") {
-                    return reject_node("is not allowed to modify taints");
-                }
-                if differs("/metadata/ownerReferences") {
-                    return reject_node("is not allowed to modify ownerReferences");
-                }
-                match forbidden_labels(Some(old), new) {
-                    labels if labels.is_empty() => Ok(()),
-                    labels => reject(&format!("is not allowed to modify labels: {labels}")),
+/// The UID of an object.
+const UID: &str = "/metadata/uid";
+
+/// The NodeRestriction admission of an update: what a node may not change of an object that it may write.
+///
+/// # Errors
+///
+/// 403 with what would change.
+pub(super) fn admit_update(node: &str, update: &AttemptedUpdate<'_>) -> Result<(), ApiError> {
+    let AttemptedUpdate {
+        kind,
+        subresource,
+        old,
+        new,
+        ..
+    } = *update;
+    // An absent map or list is an empty one.
+    let differs = |pointer| {
+        let [old, new] =
+            [old, new].map(|object| object.pointer(pointer).filter(|value| is_set(value)));
+        old != new
+    };
+    let reject = |why: &str| {
+        let name = text(old, "/metadata/name");
+        Err(ApiError::forbidden(kind, name, why))
+    };
+    let reject_node = |why: &str| reject(&format!("node \"{node}\" {why}"));
+    match (kind, subresource) {
+        (ApiKind::Pod, Some("status")) => {
+            for (pointer, what) in [
+                ("/metadata/labels", "labels through pod status"),
+                ("/status/resourceClaimStatuses", "resource claim statues"),
+                (
+                    "/status/extendedResourceClaimStatus",
+                    "extended resource claim status",
+                ),
+            ] {
+                if differs(pointer) {
+                    return reject_node(&format!("cannot update {what}"));
                 }
             }
-            _ => Ok(()),
+            Ok(())
         }
-    }
-
-    /// The node that `user` is, if nodes are restricted.
-    pub(crate) fn node(self, user: &User) -> Option<&str> {
-        let node = user.name.strip_prefix("system:node:");
-        node.filter(|_| self == Self::Node)
+        (ApiKind::Node, _) => {
+            let source = "/spec/configSource";
+            if new.pointer(source).is_some_and(is_set) && differs(source) {
+                return reject_node(
+                    "is not allowed to update configSource to a new non-nil configSource",
+                );
+            }
+            if differs("/spec/taints") {
+                return reject_node("is not allowed to modify taints");
+            }
+            if differs("/metadata/ownerReferences") {
+                return reject_node("is not allowed to modify ownerReferences");
+            }
+            match forbidden_labels(Some(old), new) {
+                labels if labels.is_empty() => Ok(()),
+                labels => reject(&format!("is not allowed to modify labels: {labels}")),
+            }
+        }
+        _ => Ok(()),
     }
 }
 
 /// A write of a node that the authorizer has allowed, judged before the object is read.
-pub(crate) struct NodeRestriction<'a> {
-    pub(crate) store: &'a Store,
-    pub(crate) node: &'a str,
-    pub(crate) verb: Verb,
-    pub(crate) kind: ApiKind,
-    pub(crate) subresource: Option<&'a str>,
-    /// From the path; its name is empty for a creation.
-    pub(crate) key: &'a ObjectKey,
-    /// The object that a creation sends.
-    pub(crate) body: Option<&'a Value>,
+pub(super) struct NodeWrite<'a> {
+    pub(super) objects: Objects<'a>,
+    pub(super) node: &'a str,
+    pub(super) write: &'a AttemptedWrite<'a>,
 }
 
-impl NodeRestriction<'_> {
+impl NodeWrite<'_> {
     /// The NodeRestriction admission of the write.
     ///
     /// # Errors
     ///
     /// 403 or 500 with the rule, or 404 when the node or the pod does not exist.
-    pub(crate) fn admit(&self) -> Result<(), ApiError> {
-        match (self.kind, self.subresource, self.body) {
+    pub(super) fn admit(&self) -> Result<(), ApiError> {
+        match (self.write.kind, self.write.subresource, self.write.body) {
             (ApiKind::Pod, None, Some(pod)) => self.mirror_pod(pod),
             (ApiKind::Pod, ..) => self.pod_change(),
             (ApiKind::Node, ..) => self.own_node(),
@@ -126,7 +106,7 @@ impl NodeRestriction<'_> {
     }
 
     fn reject(&self, name: &str, why: &str) -> Result<(), ApiError> {
-        Err(ApiError::forbidden(self.kind, name, why))
+        Err(ApiError::forbidden(self.write.kind, name, why))
     }
 
     /// 403 for the object `name` unless a rule holds; `why` says which one.
@@ -141,11 +121,11 @@ impl NodeRestriction<'_> {
     /// A node changes, deletes and evicts the pods that are bound to it.
     fn pod_change(&self) -> Result<(), ApiError> {
         let node = self.node;
-        let pod = self.store.require(ApiKind::Pod, self.key)?;
-        if pod.field("spec.nodeName") == node {
+        let pod = self.objects.require(ApiKind::Pod, self.write.key)?;
+        if text(&pod, NODE_NAME) == node {
             return Ok(());
         }
-        let why = match (self.subresource, self.verb) {
+        let why = match (self.write.subresource, self.write.verb) {
             (Some("eviction"), _) => {
                 format!("node {node} can only evict pods with spec.nodeName set to itself")
             }
@@ -157,15 +137,15 @@ impl NodeRestriction<'_> {
                 verb.as_str()
             ),
         };
-        self.reject(&self.key.name, &why)
+        self.reject(&self.write.key.name, &why)
     }
 
     /// A node creates and changes its own Node, without labels that would steer pods of others to it.
     fn own_node(&self) -> Result<(), ApiError> {
-        let (node, created) = (self.node, self.body);
+        let (node, created) = (self.node, self.write.body);
         let name = match created {
             Some(created) => text(created, "/metadata/name"),
-            None => &self.key.name,
+            None => &self.write.key.name,
         };
         let reject =
             |why: &str| self.reject(name, &format!("node \"{node}\" is not allowed to {why}"));
@@ -186,7 +166,7 @@ impl NodeRestriction<'_> {
 
     /// A node gets tokens that are bound to a pod of its own.
     fn token(&self, request: &Value) -> Result<(), ApiError> {
-        let (node, account) = (self.node, self.key);
+        let (node, account) = (self.node, self.write.key);
         let reject = |why: &str| self.reject(&account.name, why);
         let bound = |field: &str| text(request, &format!("/spec/boundObjectRef/{field}"));
         let (name, uid) = (bound("name"), bound("uid"));
@@ -197,11 +177,11 @@ impl NodeRestriction<'_> {
             return reject("node requested token with a pod binding without a uid");
         }
         let pod = ObjectKey::new(account.namespace.clone(), name);
-        let pod = self.store.require(ApiKind::Pod, &pod)?;
-        self.check(&account.name, uid == pod.uid, || {
+        let pod = self.objects.require(ApiKind::Pod, &pod)?;
+        self.check(&account.name, uid == text(&pod, UID), || {
             format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated")
         })?;
-        if pod.field("spec.nodeName") != node {
+        if text(&pod, NODE_NAME) != node {
             return reject("node requested token bound to a pod scheduled on a different node");
         }
         let audience = match request["spec"]["audiences"].as_array().map(Vec::as_slice) {
@@ -210,7 +190,7 @@ impl NodeRestriction<'_> {
             Some(_) => return reject("node may only request 0 or 1 audiences"),
         };
         // CSI drivers, which may ask for other audiences, are unknown here.
-        let is_projected = projects(&pod.value(), "serviceAccountToken", "/audience", audience);
+        let is_projected = projects(&pod, "serviceAccountToken", "/audience", audience);
         self.check(&account.name, is_projected, || {
             format!("audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience")
         })
@@ -219,7 +199,7 @@ impl NodeRestriction<'_> {
     /// A node creates mirror pods of its own, and no other pods.
     fn mirror_pod(&self, pod: &Value) -> Result<(), ApiError> {
         let node = self.node;
-        let name = match self.key.name.as_str() {
+        let name = match self.write.key.name.as_str() {
             "" => text(pod, "/metadata/name"),
             name => name,
         };
@@ -250,13 +230,14 @@ impl NodeRestriction<'_> {
             format!("node \"{node}\" must not set blockOwnerDeletion on an owner reference")
         })?;
         let held = ObjectKey::new("", node);
-        let held = self.store.require(ApiKind::Node, &held)?.uid.clone();
-        self.check(name, owner["uid"] == held.as_str(), || {
+        let held = self.objects.require(ApiKind::Node, &held)?;
+        let held = text(&held, UID);
+        self.check(name, owner["uid"] == held, || {
             let uid = owner["uid"].as_str().unwrap_or_default();
             // The API server names the two in this order.
             format!("node {node} UID mismatch: expected {uid} got {held}")
         })?;
-        let reference = api_reference(&typed(pod));
+        let reference = api_reference(&typed(pod.clone()));
         self.check(name, reference.is_none(), || {
             let resource = reference.unwrap_or_default();
             format!("node \"{node}\" can not create pods that reference {resource}")
@@ -265,7 +246,7 @@ impl NodeRestriction<'_> {
 
     /// Whether `request` is about a pod of `node` and the account that it runs as.
     fn certificate_request(&self, request: &Value) -> Result<(), ApiError> {
-        let (node, namespace) = (self.node, self.key.namespace.as_str());
+        let (node, namespace) = (self.node, self.write.key.namespace.as_str());
         let spec = |field: &str| request["spec"][field].as_str().unwrap_or_default();
         let shown = match text(request, "/metadata/name") {
             "" => text(request, "/metadata/generateName"),
@@ -279,8 +260,8 @@ impl NodeRestriction<'_> {
         let about = format!("PodCertificateRequest for pod \"{namespace}/{name}\"");
         let named = |kind: ApiKind, what: &str, namespace: &str, name: &str| {
             let key = ObjectKey::new(namespace, name);
-            self.store.get(kind, &key).ok_or_else(|| {
-                let (shown, singular) = (key.to_string(), kind.resource().singular());
+            self.objects.get(kind, &key).ok_or_else(|| {
+                let (shown, singular) = (key.to_string(), what.replace(' ', ""));
                 ApiError::unexpected(format!(
                     "while retrieving {what} {shown:?} named in the PodCertificateRequest: {singular} {name:?} not found"
                 ))
@@ -291,17 +272,16 @@ impl NodeRestriction<'_> {
             (given == held).then_some(()).ok_or_else(error)
         };
         let (held, uid) = (named(ApiKind::Node, "node", "", node)?, spec("nodeUID"));
-        let held = held.uid.as_str();
+        let held = text(&held, UID);
         let what = format!("names node UID {uid:?}, inconsistent with the running node ({held:?})");
         same_uid(uid, held, what)?;
         let (pod, uid) = (named(ApiKind::Pod, "pod", namespace, name)?, spec("podUID"));
-        let held = pod.uid.as_str();
+        let held = text(&pod, UID);
         let what = format!("contains pod UID ({uid:?}) which differs from running pod {held:?}");
         same_uid(uid, held, what)?;
-        self.check(shown, pod.field("spec.nodeName") == node, || {
+        self.check(shown, text(&pod, NODE_NAME) == node, || {
             format!("pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest")
         })?;
-        let pod = pod.value();
         self.check(shown, pod.pointer(MIRROR).is_none(), || {
             format!("pod \"{namespace}/{name}\" is a mirror pod")
         })?;
@@ -315,7 +295,7 @@ impl NodeRestriction<'_> {
             namespace,
             account,
         )?;
-        let (held, uid) = (held.uid.as_str(), spec("serviceAccountUID"));
+        let (held, uid) = (text(&held, UID), spec("serviceAccountUID"));
         let what = format!(
             "names service account UID {uid:?}, which differs from the running service account ({held:?})"
         );
@@ -370,7 +350,11 @@ fn forbidden_labels(old: Option<&Value>, new: &Value) -> String {
 }
 
 /// Whether a projected volume of `pod` has a source of the type `source_type` with this value of `field`.
-fn projects(pod: &Value, source_type: &str, field: &str, value: &str) -> bool {
+fn projects<'a>(pod: &'a Value, source_type: &str, field: &str, value: &str) -> bool {
+    let items = |value: &'a Value, pointer: &str| {
+        let items = value.pointer(pointer).and_then(Value::as_array);
+        items.into_iter().flatten()
+    };
     let mut sources =
         items(pod, "/spec/volumes").flat_map(|volume| items(volume, "/projected/sources"));
     sources.any(|source| {
