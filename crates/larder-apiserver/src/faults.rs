@@ -23,8 +23,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
+use tokio::sync::{Notify, futures::OwnedNotified};
 
-use crate::{ApiError, User, Verb, authorize::Attempt, serve::Connections, store::Store};
+use crate::{ApiError, User, Verb, authorize::Attempt, store::Store};
 
 /// The requests that fail, how often, and how. The effect comes last; without one, they are answered as usual.
 #[derive(Clone, Debug, Default)]
@@ -58,11 +59,6 @@ pub(crate) enum Effect {
     /// The answer begins, and then goes wrong.
     Stream(StreamFault),
 }
-
-/// The connection breaks here: what a fault does to a request or a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("connection cut by a fault")]
-pub struct Cut;
 
 /// How the body of an answer goes wrong. What is already sent stays as it was.
 #[derive(Clone, Debug)]
@@ -234,6 +230,28 @@ pub struct Faults {
     armed: Arc<Mutex<Vec<Armed>>>,
     store: Arc<Store>,
     pub(crate) connections: Connections,
+}
+
+/// Signals to the connections of a server. They reach these in the order in which the connections began: tokio's
+/// channel `watch` wakes its receivers in a random one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connections {
+    /// Makes each go away when its requests are answered.
+    go_away: Arc<Notify>,
+    /// Breaks each off.
+    close: Arc<Notify>,
+}
+
+impl Connections {
+    /// When a connection that begins now is to go away, and when it breaks off.
+    pub(crate) fn signals(&self) -> (OwnedNotified, OwnedNotified) {
+        // They count from now on, not from when they are polled first.
+        let [go_away, close] = [&self.go_away, &self.close];
+        (
+            go_away.clone().notified_owned(),
+            close.clone().notified_owned(),
+        )
+    }
 }
 
 /// A fault, and how many requests it has struck.

@@ -31,6 +31,8 @@
 mod audit;
 mod authorize;
 mod clock;
+mod cut;
+#[cfg(feature = "faults")]
 mod faults;
 mod fill;
 mod json;
@@ -53,7 +55,9 @@ mod write;
 
 pub use audit::{AuditLog, AuditRecord};
 pub use authorize::{AllowAll, Attempt, AttemptedUpdate, AttemptedWrite, Authorization, Objects};
-pub use faults::{Cut, Fault, Faults, Injected, Paused};
+pub use cut::Cut;
+#[cfg(feature = "faults")]
+pub use faults::{Fault, Faults, Injected, Paused};
 pub use fill::Applied;
 pub use pki::{SetupError, User};
 pub use request::Verb;

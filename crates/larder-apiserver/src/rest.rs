@@ -2,6 +2,8 @@
 
 mod body;
 mod discovery;
+#[cfg(feature = "faults")]
+mod faulty;
 mod format;
 mod list;
 mod message;
@@ -21,78 +23,50 @@ pub use body::Body;
 
 use crate::{
     ApiError, ApiServer, AuditRecord, BoxError, User,
-    authorize::Attempt,
-    faults::{Cut, Effect},
     query::Query,
-    request::{ResourcePath, Route, Verb},
-    selector::FieldSelector,
+    request::{Route, Verb},
 };
 use message::{created, error_response, object_body, ok, plain, read_body};
 use objects::ObjectRequest;
 
+/// What a request asks for, but for its headers and its body.
+struct Asked<'r> {
+    query: Query<'r>,
+    route: Result<Route, ApiError>,
+    verb: Result<Verb, ApiError>,
+}
+
+impl Asked<'_> {
+    /// The verb in the audit log.
+    fn recorded(&self) -> Verb {
+        *self.verb.as_ref().unwrap_or(&Verb::Get)
+    }
+}
+
 impl ApiServer {
     /// Answers one request.
-    ///
-    /// # Errors
-    ///
-    /// A fault breaks the connection.
     pub(crate) async fn answer(
         &self,
         user: Option<User>,
         request: Request<impl http_body::Body<Data: Send, Error: Into<BoxError>> + Send>,
-    ) -> Result<Response<Body>, Cut> {
+    ) -> Response<Body> {
         let (parts, body) = request.into_parts();
-        let query = Query::parse(parts.uri.query().unwrap_or(""));
-        let versions = self.options().certificates_versions;
-        let route = Route::of(parts.uri.path(), versions);
-        let target = match &route {
-            Ok(Route::Objects(target)) => Some(target),
-            _ => None,
-        };
-        let verb = match target {
-            Some(target) => target.verb(&parts.method, &query),
-            None => Ok(Verb::of_method(&parts.method)),
-        };
-        let recorded = *verb.as_ref().unwrap_or(&Verb::Get);
-        let effect = self.strike(user.as_ref(), recorded, target, &query);
-        if let Some(Effect::Silence | Effect::Drop) = effect {
-            self.record(recorded, &parts, 0);
-        }
-        if let Some(Effect::Delay(delay)) = effect {
-            tokio::time::sleep(delay).await;
-        }
-        let answer = match &effect {
-            Some(Effect::Silence) => return std::future::pending().await,
-            Some(Effect::Drop) => return Err(Cut),
-            Some(Effect::Reject(error)) => Err(error.clone()),
-            _ => {
-                let answer = self.try_answer(user, route, verb, &query, &parts, body);
-                answer.await
-            }
-        };
-        let mut response = answer.unwrap_or_else(|error| error_response(&error));
-        if let Some(Effect::Stream(fault)) = effect {
-            response.body_mut().fault = Some(fault);
-        }
+        let asked = self.asked(&parts);
+        let recorded = asked.recorded();
+        let answer = self.try_answer(user, asked, &parts.method, &parts.headers, body);
+        let response = answer.await.unwrap_or_else(|error| error_response(&error));
         self.record(recorded, &parts, response.status().as_u16());
-        Ok(response)
+        response
     }
 
-    /// The fault that concerns a request.
-    fn strike(
-        &self,
-        user: Option<&User>,
-        verb: Verb,
-        target: Option<&ResourcePath>,
-        query: &Query<'_>,
-    ) -> Option<Effect> {
-        let selector = target.and_then(|target| {
-            let selector = query.get("fieldSelector")?;
-            FieldSelector::parse(selector, target.kind.resource()).ok()
-        });
-        let attempt = Attempt::new(verb, target, selector.as_ref());
-        self.faults()
-            .strike(user, &attempt, query.flag("sendInitialEvents"))
+    fn asked<'r>(&self, parts: &'r Parts) -> Asked<'r> {
+        let query = Query::parse(parts.uri.query().unwrap_or(""));
+        let route = Route::of(parts.uri.path(), self.options().certificates_versions);
+        let verb = match &route {
+            Ok(Route::Objects(target)) => target.verb(&parts.method, &query),
+            _ => Ok(Verb::of_method(&parts.method)),
+        };
+        Asked { query, route, verb }
     }
 
     fn record(&self, verb: Verb, parts: &Parts, status: u16) {
@@ -115,22 +89,21 @@ impl ApiServer {
     async fn try_answer(
         &self,
         user: Option<User>,
-        route: Result<Route, ApiError>,
-        verb: Result<Verb, ApiError>,
-        query: &Query<'_>,
-        parts: &Parts,
+        asked: Asked<'_>,
+        method: &Method,
+        headers: &HeaderMap,
         body: impl http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
     ) -> Result<Response<Body>, ApiError> {
         let user = user.ok_or_else(ApiError::unauthorized)?;
-        match route? {
+        match asked.route? {
             Route::Objects(target) => {
                 let request = ObjectRequest {
                     server: self,
                     user: &user,
-                    verb: verb?,
+                    verb: asked.verb?,
                     target: &target,
-                    query,
-                    headers: &parts.headers,
+                    query: &asked.query,
+                    headers,
                 };
                 request.authorize()?;
                 let body = read_body(body, &self.inner.unfinished).await?;
@@ -145,7 +118,7 @@ impl ApiServer {
             Route::Other(segments) => {
                 let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
                 let body = read_body(body, &self.inner.unfinished).await?;
-                self.serve_other(&user, &parts.method, &segments, &parts.headers, &body)
+                self.serve_other(&user, method, &segments, headers, &body)
             }
         }
     }

@@ -1,12 +1,13 @@
 //! The server over TCP: HTTP/1.1 and HTTP/2, with TLS or without.
 
+#[cfg(not(feature = "faults"))]
+use std::future::pending;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use larder_connections::{Acceptor, ConnectionSlot, ConnectionSlots};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Notify,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -25,16 +26,6 @@ pub enum Protocol {
 
 /// How long a client may take for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// Signals to the connections of a server. They reach these in the order in which the connections began: tokio's
-/// channel `watch` wakes its receivers in a random one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Connections {
-    /// Makes each go away when its requests are answered.
-    pub(crate) go_away: Arc<Notify>,
-    /// Breaks each off.
-    pub(crate) close: Arc<Notify>,
-}
 
 impl ApiServer {
     /// Serves connections of `listener` until `shutdown`; then ends the watches, lets other requests finish for up to 5
@@ -133,9 +124,10 @@ impl ApiServer {
         user: Option<User>,
         shutdown: CancellationToken,
     ) {
-        let Connections { go_away, close } = self.faults().connections.clone();
-        // They count from now on, not from when they are polled first.
-        let (go_away, cut) = (go_away.notified(), close.notified());
+        #[cfg(feature = "faults")]
+        let (go_away, cut) = self.faults().connections.signals();
+        #[cfg(not(feature = "faults"))]
+        let (go_away, cut) = (pending(), pending());
         let leave = async {
             tokio::select! {
                 biased;

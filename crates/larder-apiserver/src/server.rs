@@ -13,8 +13,7 @@ use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
-    AllowAll, AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults,
-    SetupError, User,
+    AllowAll, AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, SetupError, User,
     clock::Clock,
     pki::Authority,
     store::{Limits, Store},
@@ -99,7 +98,8 @@ pub struct ApiServer {
 pub(crate) struct ServerInner {
     options: Options,
     writer: Writer,
-    faults: Faults,
+    #[cfg(feature = "faults")]
+    faults: crate::Faults,
     pub(crate) authority: Arc<Authority>,
     pub(crate) unread: Unread,
     pub(crate) unfinished: Unread,
@@ -153,7 +153,8 @@ impl ApiServer {
         writer.create_first_namespaces();
         let inner = Arc::new(ServerInner {
             options,
-            faults: Faults::new(writer.store.clone()),
+            #[cfg(feature = "faults")]
+            faults: crate::Faults::new(writer.store.clone()),
             authority,
             unread: Unread::new("too many responses that clients have not read"),
             unfinished: Unread::new("too many requests whose bodies are not finished"),
@@ -188,7 +189,8 @@ impl ApiServer {
     }
 
     /// Faults, for tests.
-    pub fn faults(&self) -> &Faults {
+    #[cfg(feature = "faults")]
+    pub fn faults(&self) -> &crate::Faults {
         &self.inner.faults
     }
 
@@ -242,6 +244,12 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Self { server, user } = self.clone();
-        Box::pin(async move { server.answer(user, request).await })
+        Box::pin(async move {
+            #[cfg(feature = "faults")]
+            let answer = server.answer_or_fail(user, request).await;
+            #[cfg(not(feature = "faults"))]
+            let answer = Ok(server.answer(user, request).await);
+            answer
+        })
     }
 }

@@ -239,11 +239,13 @@ impl Store {
     }
 
     /// Pauses all watches, or lets them continue.
+    #[cfg(feature = "faults")]
     pub(crate) fn pause(&self, paused: bool) {
         self.disturb(|inner| inner.paused = paused, Watchers::wake_all);
     }
 
     /// Breaks all watches that are open.
+    #[cfg(feature = "faults")]
     pub(crate) fn cut(&self) {
         self.disturb(|_| {}, |watchers| watchers.end_all(End::Cut));
     }

@@ -10,7 +10,7 @@
 //! k8s-openapi = { version = "0.29", features = ["v1_37"] }
 //! kube = { version = "5", default-features = false, features = ["client"] }
 //! larder = { path = "larder/crates/larder", features = ["latest"] }
-//! larder-apiserver = { path = "larder/crates/larder-apiserver" }
+//! larder-apiserver = { path = "larder/crates/larder-apiserver", features = ["faults"] }
 //! serde_json = "1"
 //! tokio = { version = "1", features = ["macros", "rt", "test-util", "time"] }
 //! ```

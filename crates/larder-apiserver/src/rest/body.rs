@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 use super::{list::ListBody, watch::WatchStream};
 use crate::{
     ApiError,
-    faults::{Cut, StreamFault, Struck},
+    cut::Cut,
     unread::{Pieces, Unread},
     versions,
 };
@@ -19,24 +19,26 @@ use crate::{
 /// The body of a response: whole, a list, or the stream of a watch.
 #[derive(Debug)]
 pub struct Body {
-    content: Content,
+    pub(super) content: Content,
     /// What is left of the last frame.
     pieces: Pieces,
     /// How it goes wrong.
-    pub(super) fault: Option<StreamFault>,
+    #[cfg(feature = "faults")]
+    pub(super) fault: Option<crate::faults::StreamFault>,
     /// The next frame is to be of `v1` of its group, and not of the version that is stored.
     pub(super) stable: bool,
 }
 
 #[derive(Debug)]
-enum Content {
+pub(super) enum Content {
     Whole(Bytes),
     List(ListBody),
     Watch(Box<WatchStream>),
 }
 
 impl Content {
-    const ENDED: Self = Self::Whole(Bytes::new());
+    #[cfg(feature = "faults")]
+    pub(super) const ENDED: Self = Self::Whole(Bytes::new());
 }
 
 impl Body {
@@ -44,6 +46,7 @@ impl Body {
         Self {
             content,
             pieces: Pieces::new(),
+            #[cfg(feature = "faults")]
             fault: None,
             stable: false,
         }
@@ -77,7 +80,10 @@ impl Body {
     }
 
     /// The next frame, in pieces.
-    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Pieces, Cut>>> {
+    pub(super) fn poll_content(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Pieces, Cut>>> {
         let pieces = match &mut self.content {
             Content::Watch(stream) => match ready!(stream.poll_next(context)) {
                 Some(Ok(pieces)) => pieces,
@@ -95,14 +101,6 @@ impl Body {
         self.stable &= matches!(self.content, Content::Watch(_));
         let has_text = pieces.iter().any(|piece| !piece.is_empty());
         Poll::Ready(has_text.then_some(Ok(pieces)))
-    }
-}
-
-/// The text in one piece.
-fn joined(pieces: Pieces) -> Bytes {
-    match Vec::from(pieces).as_slice() {
-        [whole] => whole.clone(),
-        pieces => pieces.concat().into(),
     }
 }
 
@@ -131,31 +129,17 @@ impl http_body::Body for Body {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
         }
-        let pieces = if self.fault.as_ref().is_some_and(StreamFault::is_due) {
-            Pieces::new()
-        } else {
-            match ready!(self.poll_content(context)) {
-                None => return Poll::Ready(None),
-                Some(pieces) => pieces?,
+        #[cfg(feature = "faults")]
+        if let Some(fault) = self.fault.take() {
+            return self.poll_faulty(fault, context);
+        }
+        match ready!(self.poll_content(context)) {
+            None => Poll::Ready(None),
+            Some(pieces) => {
+                self.pieces = pieces?;
+                self.poll_frame(context)
             }
-        };
-        let Some(fault) = &mut self.fault else {
-            self.pieces = pieces;
-            return self.poll_frame(context);
-        };
-        let struck = fault.strike(joined(pieces));
-        Poll::Ready(match struck {
-            Struck::Pass(frame) => Some(Ok(Frame::data(frame))),
-            Struck::Last(frame) => {
-                self.content = Content::ENDED;
-                self.fault = None;
-                (!frame.is_empty()).then_some(Ok(Frame::data(frame)))
-            }
-            Struck::Cut => {
-                self.content = Content::ENDED;
-                Some(Err(Cut))
-            }
-        })
+        }
     }
 
     fn is_end_stream(&self) -> bool {

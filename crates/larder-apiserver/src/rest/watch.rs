@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::{format::Format, params::WatchParams};
 use crate::{
     ApiError,
-    faults::Cut,
+    cut::Cut,
     object::EventType,
     resource::ApiKind,
     store::{Compacted, End, Start, Store, Taken, Watch, WatchEvent},
@@ -193,6 +193,7 @@ impl WatchStream {
                     self.fail(&ApiError::expired(message));
                 }
                 Poll::Ready(Taken::Over(End::Ended)) => self.watch = None,
+                #[cfg(feature = "faults")]
                 Poll::Ready(Taken::Over(End::Cut)) => return Poll::Ready(Some(Err(Cut))),
                 Poll::Pending => {
                     let Some(due) = &mut self.bookmark else {

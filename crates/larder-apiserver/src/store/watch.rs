@@ -46,6 +46,7 @@ pub(crate) enum End {
     /// In order: the server goes down.
     Ended,
     /// A fault breaks the connection.
+    #[cfg(feature = "faults")]
     Cut,
 }
 
