@@ -14,12 +14,12 @@ mod certificates;
 mod environment;
 mod error;
 mod field;
-mod foreign;
 mod names;
 mod object;
 mod pod;
 mod ports;
 mod resources;
+mod volume_types;
 mod volumes;
 mod workload;
 

@@ -13,7 +13,6 @@ use super::{
     FieldErrorKind, FieldErrors, Scope,
     environment::{check_env, check_env_from},
     field::Field,
-    foreign::PULL_POLICIES,
     metadata,
     ports::{check_host_ports, check_ports},
     resources::{Owner, check_resources, check_whole},
@@ -139,7 +138,7 @@ fn check_container<'a>(
         check_recursive_read_only(&field.child("recursiveReadOnly"), mount);
     }
     let policy_field = field.child("imagePullPolicy");
-    policy_field.check_choice(container.pull_policy, &PULL_POLICIES);
+    policy_field.check_choice(container.pull_policy, &["Always", "IfNotPresent", "Never"]);
     let resources = field.child("resources");
     check_resources(&resources, container.resources, Owner::Container);
     if let Some(context) = security {

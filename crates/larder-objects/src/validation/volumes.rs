@@ -1,10 +1,14 @@
-//! Volumes of a pod; [`foreign`] checks types that larder does not deliver.
+//! Volumes of a pod.
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
-use k8s_openapi::api::core::v1::{
-    ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, PodCertificateProjection,
-    Volume, VolumeProjection,
+use k8s_openapi::{
+    api::core::v1::{
+        ClusterTrustBundleProjection, DownwardAPIVolumeFile, EmptyDirVolumeSource,
+        HostPathVolumeSource, KeyToPath, PodCertificateProjection, ServiceAccountTokenProjection,
+        Volume, VolumeProjection,
+    },
+    apimachinery::pkg::api::resource,
 };
 use serde_json::{Map, Value};
 
@@ -12,9 +16,9 @@ use super::{
     certificates::{SIGNER, is_signer_name},
     environment::{check_field_ref, check_resource_ref},
     field::Field,
-    foreign,
+    volume_types::{TYPES, check_required},
 };
-use crate::volume_sources;
+use crate::{Quantity, volume_sources};
 
 /// Fields of the pod that a file may show.
 const VOLUME_FIELDS: [&str; 5] = [
@@ -43,30 +47,43 @@ pub(super) fn check_volume(field: &Field<'_>, volume: &Volume) {
     let name = field.child("name");
     name.check_given(&volume.name, Field::check_label);
     let sources = volume_sources(volume);
-    let mut types = foreign::TYPES
-        .into_iter()
-        .filter_map(|known| Some((known, sources.get(known.0)?.as_object()?)));
+    let mut types = TYPES
+        .iter()
+        .filter_map(|known| Some((known, sources.get(known.field)?.as_object()?)));
     match types.next() {
         None => field.required("must specify a volume type"),
         Some((known, fields)) => {
-            let field = field.child(known.0);
-            foreign::check(&field, known, fields, volume);
-            check_own(&field, known.0, fields, volume);
+            let field = field.child(known.field);
+            check_required(&field, known.required, fields);
+            check_delivered(&field, known.field, fields, volume);
         }
     }
-    for ((volume_type, _), _) in types {
+    for (known, _) in types {
         let rule = "may not specify more than 1 volume type";
-        field.child(volume_type).forbidden(rule);
+        field.child(known.field).forbidden(rule);
     }
 }
 
-/// Checks the part `field` of a volume of a type that larder delivers; nothing of another.
-fn check_own(field: &Field<'_>, volume_type: &str, fields: &Map<String, Value>, volume: &Volume) {
+/// Checks the part `field` of a volume of a type that an agent or `larder exec` delivers; nothing of another.
+fn check_delivered(
+    field: &Field<'_>,
+    volume_type: &str,
+    fields: &Map<String, Value>,
+    volume: &Volume,
+) {
     // Only these types have the two.
     let number = |name: &str| fields.get(name).and_then(Value::as_i64);
     check_mode(field, "defaultMode", number("defaultMode"));
     field.child("defaultUser").check_id(number("defaultUser"));
     match volume_type {
+        "emptyDir" => volume
+            .empty_dir
+            .iter()
+            .for_each(|source| check_empty_dir(field, source)),
+        "hostPath" => volume
+            .host_path
+            .iter()
+            .for_each(|source| check_host_path(field, source)),
         "configMap" => {
             let items = volume.config_map.iter().flat_map(|map| &map.items);
             check_items(field, items.flatten());
@@ -90,6 +107,42 @@ fn check_own(field: &Field<'_>, volume_type: &str, fields: &Map<String, Value>, 
     }
 }
 
+fn check_empty_dir(field: &Field<'_>, source: &EmptyDirVolumeSource) {
+    let mode = source.mode.map_or(0, i64::from);
+    field.child("mode").check_range(mode, 0..=0o1777);
+    let Some(resource::Quantity(text)) = &source.size_limit else {
+        return;
+    };
+    let field = field.child("sizeLimit");
+    match text.parse::<Quantity>() {
+        Err(error) => field.invalid(text, &error.to_string()),
+        Ok(limit) if limit < Quantity::default() => {
+            field.forbidden("SizeLimit field must be a valid resource quantity");
+        }
+        Ok(_) => {}
+    }
+}
+
+fn check_host_path(field: &Field<'_>, source: &HostPathVolumeSource) {
+    if source.path.is_empty() {
+        return;
+    }
+    field.child("path").check_inside(&source.path);
+    let types = [
+        "",
+        "BlockDevice",
+        "CharDevice",
+        "Directory",
+        "DirectoryOrCreate",
+        "File",
+        "FileOrCreate",
+        "Socket",
+    ];
+    field
+        .child("type")
+        .check_choice(source.type_.as_deref(), &types);
+}
+
 fn check_mode(field: &Field<'_>, name: &'static str, mode: Option<i64>) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
         let rule = "must be a number between 0 and 0777 (octal), both inclusive";
@@ -101,7 +154,7 @@ fn check_mode(field: &Field<'_>, name: &'static str, mode: Option<i64>) {
 fn check_items<'e, 'a>(
     field: &Field<'e>,
     items: impl Iterator<Item = &'a KeyToPath>,
-) -> Vec<(Field<'e>, &'a str)> {
+) -> SourcePaths<'e, 'a> {
     let mut paths = Vec::new();
     for (index, item) in items.enumerate() {
         let field = field.child("items").index(index);
@@ -117,7 +170,7 @@ fn check_items<'e, 'a>(
 fn check_downward_files<'e, 'a>(
     field: &Field<'e>,
     items: impl Iterator<Item = &'a DownwardAPIVolumeFile>,
-) -> Vec<(Field<'e>, &'a str)> {
+) -> SourcePaths<'e, 'a> {
     let mut paths = Vec::new();
     for (index, item) in items.enumerate() {
         let field = field.child("items").index(index);
@@ -148,84 +201,104 @@ fn check_downward_files<'e, 'a>(
     paths
 }
 
+/// The explicit paths of a source, each with its field.
+type SourcePaths<'e, 'a> = Vec<(Field<'e>, &'a str)>;
+
 /// Checks one source. `paths` holds the explicit paths of all sources so far, compared as they are written.
 fn check_projection<'a>(
     field: &Field<'_>,
     source: &'a VolumeProjection,
     paths: &mut HashSet<&'a str>,
 ) {
-    let mut types = 0;
-    let mut of_type = |name| {
-        types += 1;
-        field.child(name)
-    };
-    let mut claims: Vec<(Field<'_>, &'a str)> = Vec::new();
+    let mut checked: Vec<SourcePaths<'_, 'a>> = Vec::new();
     if let Some(secret) = &source.secret {
-        let field = of_type("secret");
-        field.child("name").check_not_empty(&secret.name);
         let items = secret.items.iter().flatten();
-        claims.extend(check_items(&field, items));
+        checked.push(check_object(&field.child("secret"), &secret.name, items));
     }
     if let Some(map) = &source.config_map {
-        let field = of_type("configMap");
-        field.child("name").check_not_empty(&map.name);
-        claims.extend(check_items(&field, map.items.iter().flatten()));
+        let items = map.items.iter().flatten();
+        checked.push(check_object(&field.child("configMap"), &map.name, items));
     }
     if let Some(downward) = &source.downward_api {
-        let field = of_type("downwardAPI");
         let items = downward.items.iter().flatten();
-        claims.extend(check_downward_files(&field, items));
+        checked.push(check_downward_files(&field.child("downwardAPI"), items));
     }
     if let Some(token) = &source.service_account_token {
-        let field = of_type("serviceAccountToken");
-        if let Some(seconds) = token.expiration_seconds
-            && let Some(rule) = token_secs_problem(seconds)
-        {
-            field.child("expirationSeconds").invalid(seconds, rule);
-        }
+        check_token(&field.child("serviceAccountToken"), token);
         // Its path does not take part in the search for conflicts.
-        check_path(&field.child("path"), &token.path);
-        field.child("user").check_id(token.user);
+        checked.push(Vec::new());
     }
     if let Some(bundle) = &source.cluster_trust_bundle {
-        let field = of_type("clusterTrustBundle");
-        check_trust_bundle(&field, bundle);
-        field.child("user").check_id(bundle.user);
-        claims.push((field.child("path"), &bundle.path));
+        checked.push(check_trust_bundle(
+            &field.child("clusterTrustBundle"),
+            bundle,
+        ));
     }
     if let Some(certificate) = &source.pod_certificate {
-        let field = of_type("podCertificate");
-        check_certificate(&field, certificate);
-        field.child("user").check_id(certificate.user);
-        let files = [
-            ("credentialBundlePath", &certificate.credential_bundle_path),
-            ("keyPath", &certificate.key_path),
-            ("certificateChainPath", &certificate.certificate_chain_path),
-        ];
-        let files = files.map(|(name, path)| (name, path.as_deref().unwrap_or("")));
-        if files.iter().all(|(_, path)| path.is_empty()) {
-            let rule =
-                "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
-            field.required(rule);
-        }
-        for (name, path) in files.into_iter().filter(|(_, path)| !path.is_empty()) {
-            let field = field.child(name);
-            check_path(&field, path);
-            claims.push((field, path));
-        }
+        checked.push(check_certificate(
+            &field.child("podCertificate"),
+            certificate,
+        ));
     }
-    for (field, path) in claims {
+    for (field, path) in checked.iter().flatten() {
         if !path.is_empty() && !paths.insert(path) {
             field.invalid(path, "conflicting duplicate paths");
         }
     }
-    if types > 1 {
+    if checked.len() > 1 {
         field.forbidden("may not specify more than 1 volume type per source");
     }
 }
 
+/// Checks a ConfigMap or Secret of a projection.
+fn check_object<'e, 'a>(
+    field: &Field<'e>,
+    name: &str,
+    items: impl Iterator<Item = &'a KeyToPath>,
+) -> SourcePaths<'e, 'a> {
+    field.child("name").check_not_empty(name);
+    check_items(field, items)
+}
+
+fn check_token(field: &Field<'_>, token: &ServiceAccountTokenProjection) {
+    if let Some(seconds) = token.expiration_seconds
+        && let Some(rule) = token_secs_problem(seconds)
+    {
+        field.child("expirationSeconds").invalid(seconds, rule);
+    }
+    check_path(&field.child("path"), &token.path);
+    field.child("user").check_id(token.user);
+}
+
+fn check_certificate<'e, 'a>(
+    field: &Field<'e>,
+    wanted: &'a PodCertificateProjection,
+) -> SourcePaths<'e, 'a> {
+    check_certificate_request(field, wanted);
+    field.child("user").check_id(wanted.user);
+    let files = [
+        ("credentialBundlePath", &wanted.credential_bundle_path),
+        ("keyPath", &wanted.key_path),
+        ("certificateChainPath", &wanted.certificate_chain_path),
+    ];
+    let paths: Vec<_> = files
+        .into_iter()
+        .filter_map(|(name, path)| Some((field.child(name), path.as_deref()?)))
+        .filter(|(_, path)| !path.is_empty())
+        .collect();
+    if paths.is_empty() {
+        field.required(
+            "specify at least one of credentialBundlePath, keyPath, and certificateChainPath",
+        );
+    }
+    for (field, path) in &paths {
+        check_path(field, path);
+    }
+    paths
+}
+
 /// Checks the fields of a certificate's request, but not its paths.
-fn check_certificate(field: &Field<'_>, wanted: &PodCertificateProjection) {
+fn check_certificate_request(field: &Field<'_>, wanted: &PodCertificateProjection) {
     if !is_signer_name(&wanted.signer_name) {
         let field = field.child("signerName");
         field.invalid(&*wanted.signer_name, SIGNER);
@@ -252,7 +325,10 @@ fn check_certificate(field: &Field<'_>, wanted: &PodCertificateProjection) {
     }
 }
 
-fn check_trust_bundle(field: &Field<'_>, bundle: &ClusterTrustBundleProjection) {
+fn check_trust_bundle<'e, 'a>(
+    field: &Field<'e>,
+    bundle: &'a ClusterTrustBundleProjection,
+) -> SourcePaths<'e, 'a> {
     let set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     match (set(&bundle.name), set(&bundle.signer_name)) {
         (true, true) => field.invalid("", "only one of name and signerName may be used"),
@@ -264,6 +340,8 @@ fn check_trust_bundle(field: &Field<'_>, bundle: &ClusterTrustBundleProjection) 
         _ => {}
     }
     check_path(&field.child("path"), &bundle.path);
+    field.child("user").check_id(bundle.user);
+    vec![(field.child("path"), &bundle.path)]
 }
 
 /// A path of a file that the node writes: inside the volume, and none of the writer's own names.
@@ -306,7 +384,25 @@ mod tests {
                 v[2].name: Required value
                 v[2].nfs.server: Required value
                 v[2].nfs.path: Required value
-                v[2].nfs.path: Invalid value: "": must be an absolute path
+            "#]],
+        );
+    }
+
+    #[test]
+    fn volumes_of_the_host_are_of_their_range() {
+        check(
+            json!([
+                {"name": "a", "hostPath": {"path": "/a/../b", "type": "Bad"}},
+                {"name": "b", "hostPath": {"path": ""}},
+                {"name": "c", "emptyDir": {"sizeLimit": "-1"}},
+                {"name": "d", "emptyDir": {"sizeLimit": "1 Gi"}},
+            ]),
+            expect![[r#"
+                v[0].hostPath.path: Invalid value: "/a/../b": must not contain '..'
+                v[0].hostPath.type: Unsupported value: "Bad": supported values: "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"
+                v[1].hostPath.path: Required value
+                v[2].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity
+                v[3].emptyDir.sizeLimit: Invalid value: "1 Gi": quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'
             "#]],
         );
     }
