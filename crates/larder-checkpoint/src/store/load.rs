@@ -23,7 +23,7 @@ use super::{INDEX, MAX_FILE_BYTES, directory::StoreError};
 use crate::{
     index::{CopyId, FileRef, Index, Malformed},
     key::Keyring,
-    seal::{FileName, KeyId, Opened, Owner, SealContext, SealError, digest, open},
+    seal::{FileName, KeyId, Owner, SealContext, SealError, digest, open},
 };
 
 /// Why a file is not served.
@@ -130,6 +130,38 @@ pub(super) struct Loaded {
     pub(super) index_file: Option<FileIdentity>,
 }
 
+impl Loaded {
+    /// Rejects an index that did not open, and with it all other files.
+    fn reject_all(&mut self, reason: Rejection, files: BTreeSet<FileName>) {
+        let rejected = |file, reason| RejectedFile {
+            file,
+            id: None,
+            reason,
+        };
+        self.rejected.push(rejected(INDEX.to_owned(), reason));
+        let files = files.into_iter();
+        self.rejected
+            .extend(files.map(|file| rejected(file.to_string(), Rejection::NoIndex)));
+    }
+
+    /// Whether the index keeps a copy that did not open: it does if the system failed to read its file.
+    fn keep_unopened(&mut self, id: &CopyId, file: &FileRef, reason: Rejection) -> bool {
+        let is_unread = reason.failed_read().is_some();
+        let file = RejectedFile {
+            file: file.name.to_string(),
+            id: Some(id.clone()),
+            reason,
+        };
+        if is_unread {
+            self.resealed.insert(id.clone());
+            self.unread.push(file);
+        } else {
+            self.rejected.push(file);
+        }
+        is_unread
+    }
+}
+
 /// Reads everything that the index lists, and keeps it.
 pub(super) fn contents<T>(
     directory: &OwnedFd,
@@ -195,31 +227,20 @@ pub(super) fn load<T>(
             if let Some(errno) = reason.failed_read() {
                 return Err(failed("read", &path.join(INDEX))(errno).into());
             }
-            let rejected = |file, reason| RejectedFile {
-                file,
-                id: None,
-                reason,
-            };
-            loaded.rejected.push(rejected(INDEX.to_owned(), reason));
-            let unlisted = std::mem::take(&mut unlisted).into_iter();
-            let unlisted = unlisted.map(|file| rejected(file.to_string(), Rejection::NoIndex));
-            loaded.rejected.extend(unlisted);
+            loaded.reject_all(reason, std::mem::take(&mut unlisted));
         }
     }
-    let written_at = loaded.index.written_at;
-    loaded.index.entries.retain(|id, entry| {
+    let mut entries = std::mem::take(&mut loaded.index.entries);
+    entries.retain(|id, entry| {
         let mut saved = SavedCopy {
             id: id.clone(),
             content: None,
-            verified_at: entry.verified_at.unwrap_or(written_at),
+            verified_at: entry.verified_at.unwrap_or(loaded.index.written_at),
             bytes: 0,
         };
         if let Some(file) = &entry.file {
             unlisted.remove(&file.name);
-            let copy = reader.copy(id, file);
-            let decoded =
-                copy.and_then(|(copy, bytes)| Ok((decode(id, &copy.content)?, copy.key, bytes)));
-            match decoded {
+            match reader.copy(id, file, decode) {
                 Ok((content, key, bytes)) => {
                     if key != sealing {
                         loaded.resealed.insert(id.clone());
@@ -227,26 +248,13 @@ pub(super) fn load<T>(
                     saved.bytes = bytes;
                     saved.content = Some(content);
                 }
-                Err(reason) => {
-                    let is_unread = reason.failed_read().is_some();
-                    let file = RejectedFile {
-                        file: file.name.to_string(),
-                        id: Some(id.clone()),
-                        reason,
-                    };
-                    if is_unread {
-                        loaded.resealed.insert(id.clone());
-                        loaded.unread.push(file);
-                    } else {
-                        loaded.rejected.push(file);
-                    }
-                    return is_unread;
-                }
+                Err(reason) => return loaded.keep_unopened(id, file, reason),
             }
         }
         take(saved);
         true
     });
+    loaded.index.entries = entries;
     loaded.rewrite_index |= !loaded.rejected.is_empty();
     loaded.leftovers = unlisted.into_iter().collect();
     Ok(loaded)
@@ -266,15 +274,22 @@ impl Reader<'_> {
         Ok((Index::decode(&opened.content)?, opened.key, identity))
     }
 
-    /// The content of a copy, and the length of its file, if that is the one that the index lists.
-    fn copy(&self, id: &CopyId, file: &FileRef) -> Result<(Opened, u64), Rejection> {
+    /// The content of a copy, the key that sealed it, and the length of its file, if that is the one that the index
+    /// lists.
+    fn copy<T>(
+        &self,
+        id: &CopyId,
+        file: &FileRef,
+        decode: &impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
+    ) -> Result<(T, KeyId, u64), Rejection> {
         let (sealed, _) = self.read(&file.name.to_string())?;
         if digest(&sealed) != file.digest {
             return Err(Rejection::OtherVersion);
         }
         let bytes = sealed.len() as u64;
         let place = SealContext::new(self.owner, [&id.kind, &id.namespace, &id.name]);
-        Ok((open(self.keys.all(), &place, sealed)?, bytes))
+        let opened = open(self.keys.all(), &place, sealed)?;
+        Ok((decode(id, &opened.content)?, opened.key, bytes))
     }
 
     fn read(&self, name: &str) -> Result<(Zeroizing<Vec<u8>>, FileIdentity), Rejection> {

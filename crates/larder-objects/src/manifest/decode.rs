@@ -81,32 +81,39 @@ pub(super) fn recognize(
         }
         _ => {}
     }
-    match fields.get("metadata") {
-        Some(metadata @ Value::Object(fields)) => {
-            if let Err(problem) = required_text(fields, "name", "metadata.name") {
-                // Its unknown fields may say why there is no name.
-                let _ = full_metadata(metadata, unknown);
-                return Err(problem);
-            }
-        }
-        None | Some(Value::Null) => {
-            let field = "metadata.name".into();
-            return Err(Problem::Missing { field });
-        }
-        Some(other) => return Err(wrong_type("metadata", "a mapping", other)),
-    }
+    check_named(fields, unknown)?;
     let encrypted = match kind {
         ObjectKind::ConfigMap => Some(Kind::ConfigMap),
         ObjectKind::Secret => Some(Kind::Secret),
         _ => None,
     };
-    let key = object_key(&object, completion.namespace);
-    let encrypted =
-        encrypted.and_then(|kind| makers::encrypted(&object, kind, &key, completion.origin));
-    if let Some(encrypted) = encrypted {
-        return Ok(Recognized::Makes(vec![encrypted]));
+    if let Some(kind) = encrypted {
+        let key = object_key(&object, completion.namespace);
+        if let Some(made) = makers::encrypted(&object, kind, &key, completion.origin) {
+            return Ok(Recognized::Makes(vec![made]));
+        }
     }
     typed(object.into_value(), kind, completion, unknown)
+}
+
+fn check_named(
+    fields: &Map<String, Value>,
+    unknown: &mut Vec<UnknownField>,
+) -> Result<(), Problem> {
+    match fields.get("metadata") {
+        Some(metadata @ Value::Object(fields)) => {
+            let name = required_text(fields, "name", "metadata.name");
+            if name.is_err() {
+                // Its unknown fields may say why there is no name.
+                let _ = full_metadata(metadata, unknown);
+            }
+            name.map(drop)
+        }
+        None | Some(Value::Null) => Err(Problem::Missing {
+            field: "metadata.name".into(),
+        }),
+        Some(other) => Err(wrong_type("metadata", "a mapping", other)),
+    }
 }
 
 /// The namespace and name of an object; `namespace` if it names none.
@@ -157,59 +164,21 @@ fn typed(
     unknown: &mut Vec<UnknownField>,
 ) -> Result<Recognized, Problem> {
     normalize::drop_nulls(&mut value);
-    if let (true, Some(metadata)) = (kind.is_namespaced(), metadata_mut(&mut value)) {
+    if kind.is_namespaced()
+        && let Some(metadata) = metadata_mut(&mut value)
+    {
         normalize::set_namespace(metadata, completion.namespace);
     }
     if let ObjectKind::Workload(template) = kind {
         return workload(value, template, completion, unknown);
     }
-    match (kind, value.as_object_mut()) {
-        (ObjectKind::ConfigMap, Some(fields)) => normalize::encode_bytes(fields, "binaryData"),
-        (ObjectKind::Secret, Some(fields)) => {
-            normalize::encode_bytes(fields, "data");
-            normalize::fold_string_data(fields)?;
-        }
-        _ => {}
-    }
-    if let (ObjectKind::Pod, true, Some(metadata)) =
-        (kind, completion.uids, metadata_mut(&mut value))
-    {
-        normalize::set_uid(metadata);
-    }
-    if kind == ObjectKind::ClusterTrustBundle {
-        // One form in all versions of the API.
-        value["apiVersion"] = "certificates.k8s.io/v1beta1".into();
-    }
+    complete(&mut value, kind, completion.uids)?;
     let object = RawObject::new(value);
     let mut raw = Undecoded {
         object: &object,
         unknown,
     };
-    let manifest = match kind {
-        ObjectKind::Pod => Manifest::Pod(raw.read(defaults::pod, validation::pod)?),
-        ObjectKind::ConfigMap => {
-            let check = validation::config_map;
-            Manifest::ConfigMap(raw.read_data(&CONFIG_MAP_FIELDS, |_| {}, check)?)
-        }
-        ObjectKind::Secret => {
-            let (default, check) = (defaults::secret, validation::secret);
-            Manifest::Secret(raw.read_data(&SECRET_FIELDS, default, check)?)
-        }
-        ObjectKind::Service => Manifest::Service(raw.read(defaults::service, validation::service)?),
-        ObjectKind::Node => Manifest::Node(raw.read(defaults::node, validation::node)?),
-        ObjectKind::Namespace => {
-            Manifest::Namespace(raw.read(defaults::namespace, validation::namespace)?)
-        }
-        ObjectKind::ServiceAccount => {
-            Manifest::ServiceAccount(raw.read(|_| {}, validation::service_account)?)
-        }
-        ObjectKind::ClusterTrustBundle => {
-            Manifest::ClusterTrustBundle(raw.read(|_| {}, validation::cluster_trust_bundle)?)
-        }
-        ObjectKind::Workload(_) | ObjectKind::List | ObjectKind::Other | ObjectKind::Unknown => {
-            unreachable!("handled above")
-        }
-    };
+    let manifest = raw.manifest(kind)?;
     let document = Document {
         origin: (completion.origin)(),
         workload: None,
@@ -221,6 +190,31 @@ fn typed(
     Ok(Recognized::Object(Box::new(document), rejected))
 }
 
+/// Puts into an object what its kind has in its stored form; with `uids`, a UID into a pod that has none.
+fn complete(value: &mut Value, kind: ObjectKind, uids: bool) -> Result<(), Problem> {
+    match (kind, value.as_object_mut()) {
+        (ObjectKind::ConfigMap, Some(fields)) => normalize::encode_bytes(fields, "binaryData"),
+        (ObjectKind::Secret, Some(fields)) => {
+            normalize::encode_bytes(fields, "data");
+            normalize::fold_string_data(fields)?;
+        }
+        (ObjectKind::Pod, Some(_)) if uids => {
+            if let Some(metadata) = metadata_mut(value) {
+                normalize::set_uid(metadata);
+            }
+        }
+        // One form in all versions of the API.
+        (ObjectKind::ClusterTrustBundle, Some(fields)) => {
+            fields.insert(
+                "apiVersion".to_owned(),
+                "certificates.k8s.io/v1beta1".into(),
+            );
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
 /// An object that waits to be decoded, and the list that takes its unknown fields.
 struct Undecoded<'a> {
     object: &'a Value,
@@ -228,6 +222,37 @@ struct Undecoded<'a> {
 }
 
 impl Undecoded<'_> {
+    fn manifest(&mut self, kind: ObjectKind) -> Result<Manifest, Problem> {
+        Ok(match kind {
+            ObjectKind::Pod => Manifest::Pod(self.read(defaults::pod, validation::pod)?),
+            ObjectKind::ConfigMap => {
+                let check = validation::config_map;
+                Manifest::ConfigMap(self.read_data(&CONFIG_MAP_FIELDS, |_| {}, check)?)
+            }
+            ObjectKind::Secret => {
+                let (default, check) = (defaults::secret, validation::secret);
+                Manifest::Secret(self.read_data(&SECRET_FIELDS, default, check)?)
+            }
+            ObjectKind::Service => {
+                Manifest::Service(self.read(defaults::service, validation::service)?)
+            }
+            ObjectKind::Node => Manifest::Node(self.read(defaults::node, validation::node)?),
+            ObjectKind::Namespace => {
+                Manifest::Namespace(self.read(defaults::namespace, validation::namespace)?)
+            }
+            ObjectKind::ServiceAccount => {
+                Manifest::ServiceAccount(self.read(|_| {}, validation::service_account)?)
+            }
+            ObjectKind::ClusterTrustBundle => {
+                Manifest::ClusterTrustBundle(self.read(|_| {}, validation::cluster_trust_bundle)?)
+            }
+            ObjectKind::Workload(_)
+            | ObjectKind::List
+            | ObjectKind::Other
+            | ObjectKind::Unknown => unreachable!("handled before the object is decoded"),
+        })
+    }
+
     /// An object of a type of the API's own.
     fn read<K: DeserializeOwned>(
         &mut self,
