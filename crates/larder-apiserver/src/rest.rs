@@ -28,6 +28,7 @@ use crate::{
 };
 use message::{created, error_response, object_body, ok, plain, read_body};
 use objects::ObjectRequest;
+use reviews::Review;
 
 /// What a request asks for, but for its headers and its body.
 struct Asked<'r> {
@@ -131,12 +132,14 @@ impl ApiServer {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Body>, ApiError> {
+        if let (&Method::POST, ["apis", group, "v1", name]) = (method, segments)
+            && let Some(review) = Review::find(group, name)
+        {
+            let body = object_body(headers, body)?;
+            return Ok(created(&(review.answer)(self, user, body)?));
+        }
         match (method, segments) {
             (&Method::GET, ["healthz" | "livez" | "readyz", ..]) => Ok(plain(StatusCode::OK, "ok")),
-            (&Method::POST, ["apis", group, "v1", review]) if reviews::is_review(group, review) => {
-                let review = self.review(user, review, object_body(headers, body)?)?;
-                Ok(created(&review))
-            }
             (method, segments) => {
                 let versions = self.options().certificates_versions;
                 let document = discovery::document(segments, versions);

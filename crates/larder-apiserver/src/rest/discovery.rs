@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS, plural};
+use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS};
 use crate::{
     request::Verb,
     resource::{RESOURCES, Resource, group_version},
@@ -111,10 +111,10 @@ fn api_group(group: &str, versions: &[&str]) -> Value {
 
 fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    for (_, kind, _) in REVIEWS.iter().filter(|(of, ..)| *of == group) {
-        let (name, singular) = (plural(kind), kind.to_lowercase());
+    for review in REVIEWS.iter().filter(|review| review.group == group) {
+        let (name, singular) = (review.plural(), review.kind.to_lowercase());
         let verbs = json!(["create"]);
-        resources.push(api_resource(&name, &singular, false, kind, verbs));
+        resources.push(api_resource(&name, &singular, false, review.kind, verbs));
     }
     for resource in of_group(group, version) {
         let (plural, namespaced) = (resource.plural, resource.namespaced);

@@ -3,17 +3,26 @@
 //! Source of the rules that every user has: kube-apiserver 1.36, the roles `system:basic-user`, `system:discovery` and
 //! `system:public-info-viewer`.
 
-use k8s_openapi::api::{
-    authentication::v1::SelfSubjectReview,
-    authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview},
+use k8s_openapi::{
+    Resource,
+    api::{
+        authentication::v1::{SelfSubjectReview, SelfSubjectReviewStatus, UserInfo},
+        authorization::v1::{
+            NonResourceRule, ResourceAttributes, ResourceRule, SelfSubjectAccessReview,
+            SelfSubjectAccessReviewSpec, SelfSubjectRulesReview, SubjectAccessReviewStatus,
+            SubjectRulesReviewStatus,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
 };
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use larder_objects::json_tree;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{
     ApiError, ApiServer, User,
     authorize::{Attempt, Objects},
-    json::{decode, set_default, text},
+    json::decode,
     request::Verb,
     status::Cause,
 };
@@ -23,156 +32,213 @@ pub(super) const AUTHORIZATION: &str = "authorization.k8s.io";
 /// The group of the review about oneself.
 pub(super) const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// The reviews: group, as in a path, kind, and what finds a field of the wrong type.
-pub(super) const REVIEWS: [(&str, &str, Check); 3] = [
-    (
-        AUTHENTICATION,
-        "SelfSubjectReview",
-        check::<SelfSubjectReview>,
-    ),
-    (
-        AUTHORIZATION,
-        "SelfSubjectAccessReview",
-        check::<SelfSubjectAccessReview>,
-    ),
-    (
-        AUTHORIZATION,
-        "SelfSubjectRulesReview",
-        check::<SelfSubjectRulesReview>,
-    ),
+/// A kind of reviews.
+pub(super) struct Review {
+    /// As in a path.
+    pub(super) group: &'static str,
+    pub(super) kind: &'static str,
+    /// Answers the review in a body, for which a user asks. Fails if a field is of the wrong type, or if it asks nothing.
+    pub(super) answer: fn(&ApiServer, &User, Value) -> Result<Value, ApiError>,
+}
+
+pub(super) const REVIEWS: [Review; 3] = [
+    Review {
+        group: AUTHENTICATION,
+        kind: SelfSubjectReview::KIND,
+        answer: ApiServer::review_user,
+    },
+    Review {
+        group: AUTHORIZATION,
+        kind: SelfSubjectAccessReview::KIND,
+        answer: ApiServer::review_access,
+    },
+    Review {
+        group: AUTHORIZATION,
+        kind: SelfSubjectRulesReview::KIND,
+        answer: ApiServer::review_rules,
+    },
 ];
 
-/// The name of a kind of reviews in paths.
-pub(super) fn plural(kind: &str) -> String {
-    kind.to_lowercase() + "s"
-}
+impl Review {
+    /// The reviews that a path leads to.
+    pub(super) fn find(group: &str, name: &str) -> Option<Self> {
+        let mut reviews = REVIEWS.into_iter();
+        reviews.find(|review| review.group == group && review.plural() == name)
+    }
 
-/// Whether a path leads to a review.
-pub(super) fn is_review(group: &str, name: &str) -> bool {
-    let mut reviews = REVIEWS.iter();
-    reviews.any(|(of, kind, _)| *of == group && plural(kind) == name)
-}
-
-type Check = fn(&Value) -> Result<(), String>;
-
-fn check<T: DeserializeOwned>(review: &Value) -> Result<(), String> {
-    decode::<T>(review).map(drop)
+    /// The name of the kind in paths.
+    pub(super) fn plural(&self) -> String {
+        self.kind.to_lowercase() + "s"
+    }
 }
 
 impl ApiServer {
-    /// Answers a review that `user` asks for.
-    ///
-    /// # Errors
-    ///
-    /// A field is of the wrong type, or it asks nothing.
-    pub(super) fn review(
-        &self,
-        user: &User,
-        name: &str,
-        mut review: Value,
-    ) -> Result<Value, ApiError> {
-        let found = REVIEWS.iter().find(|(_, kind, _)| plural(kind) == name);
-        let (group, kind, check) = found.ok_or_else(ApiError::no_such_path)?;
-        review["kind"] = (*kind).into();
-        review["apiVersion"] = format!("{group}/v1").into();
-        check(&review)
-            .map_err(|why| ApiError::bad_request(format!("the body is not a {kind}: {why}")))?;
-        set_default(&mut review["metadata"], json!({}));
-        review["status"] = match *kind {
-            "SelfSubjectReview" => {
-                review["metadata"]["creationTimestamp"] = self.clock().rfc3339().into();
-                let mut groups = user.groups.clone();
-                groups.push("system:authenticated".to_owned());
-                json!({"userInfo": {"username": user.name, "groups": groups}})
-            }
-            "SelfSubjectAccessReview" => self.may(user, &review["spec"])?,
-            _ => {
-                if text(&review, "/spec/namespace").is_empty() {
-                    return Err(ApiError::bad_request("no namespace on request"));
-                }
-                review["spec"] = json!({});
-                self.rules(user)
-            }
-        };
-        Ok(review)
+    fn review_user(&self, user: &User, body: Value) -> Result<Value, ApiError> {
+        let mut review: SelfSubjectReview = read(body)?;
+        review.metadata.creation_timestamp = Some(Time(self.clock().now()));
+        let mut groups = user.groups.clone();
+        groups.push("system:authenticated".to_owned());
+        review.status = Some(SelfSubjectReviewStatus {
+            user_info: Some(UserInfo {
+                username: Some(user.name.clone()),
+                groups: Some(groups),
+                ..UserInfo::default()
+            }),
+        });
+        written(&review)
     }
 
-    /// Whether `user` may do what `spec` asks about.
-    fn may(&self, user: &User, spec: &Value) -> Result<Value, ApiError> {
-        let asked = &spec["resourceAttributes"];
-        if asked.is_null() == spec["nonResourceAttributes"].is_null() {
-            return Err(ApiError::invalid_unnamed(
-                &format!(".{AUTHORIZATION}"),
-                AUTHORIZATION,
-                Cause::invalid(
-                    "spec.resourceAttributes",
-                    "null: exactly one of nonResourceAttributes or resourceAttributes must be specified",
-                ),
-            ));
+    fn review_access(&self, user: &User, body: Value) -> Result<Value, ApiError> {
+        let mut review: SelfSubjectAccessReview = read(body)?;
+        let decision = self.may(user, &review.spec)?;
+        review.status = Some(SubjectAccessReviewStatus {
+            allowed: decision.is_ok(),
+            reason: decision.err(),
+            ..SubjectAccessReviewStatus::default()
+        });
+        written(&review)
+    }
+
+    fn review_rules(&self, user: &User, body: Value) -> Result<Value, ApiError> {
+        let mut review: SelfSubjectRulesReview = read(body)?;
+        if review
+            .spec
+            .namespace
+            .take()
+            .is_none_or(|namespace| namespace.is_empty())
+        {
+            return Err(ApiError::bad_request("no namespace on request"));
         }
-        let text = |field: &str| asked[field].as_str().filter(|text| !text.is_empty());
-        let requirements = asked["fieldSelector"]["requirements"].as_array();
-        let selected = |key: &str| {
-            let requirements = requirements.into_iter().flatten();
-            let mut fitting =
-                requirements.filter(|term| term["key"] == key && term["operator"] == "In");
-            fitting.find_map(|term| match term["values"].as_array()?.as_slice() {
-                [one] => one.as_str(),
-                _ => None,
-            })
+        review.status = Some(self.rules(user));
+        written(&review)
+    }
+
+    /// Whether `user` may do what `spec` asks about, or why not.
+    fn may(
+        &self,
+        user: &User,
+        spec: &SelfSubjectAccessReviewSpec,
+    ) -> Result<Result<(), String>, ApiError> {
+        let asked = match (&spec.resource_attributes, &spec.non_resource_attributes) {
+            (Some(asked), None) => asked,
+            (None, Some(_)) => return Ok(Ok(())),
+            _ => {
+                return Err(ApiError::invalid_unnamed(
+                    &format!(".{AUTHORIZATION}"),
+                    AUTHORIZATION,
+                    Cause::invalid(
+                        "spec.resourceAttributes",
+                        "null: exactly one of nonResourceAttributes or resourceAttributes must be specified",
+                    ),
+                ));
+            }
         };
-        let decision = match text("verb").and_then(Verb::parse) {
-            _ if asked.is_null() => Ok(()),
-            None => Err("no such verb".to_owned()),
-            Some(verb) => self.options().authorization.authorize(
-                Objects(self.store()),
-                user,
-                &Attempt {
-                    verb,
-                    group: text("group").unwrap_or_default(),
-                    resource: text("resource").unwrap_or_default(),
-                    subresource: text("subresource"),
-                    namespace: text("namespace"),
-                    name: text("name").or(selected("metadata.name")),
-                    node_name: selected("spec.nodeName"),
-                },
-            ),
+        let Some(verb) = given(asked.verb.as_deref()).and_then(Verb::parse) else {
+            return Ok(Err("no such verb".to_owned()));
         };
-        Ok(match decision {
-            Ok(()) => json!({"allowed": true}),
-            Err(reason) => json!({"allowed": false, "reason": reason}),
-        })
+        let attempt = Attempt {
+            verb,
+            group: given(asked.group.as_deref()).unwrap_or_default(),
+            resource: given(asked.resource.as_deref()).unwrap_or_default(),
+            subresource: given(asked.subresource.as_deref()),
+            namespace: given(asked.namespace.as_deref()),
+            name: given(asked.name.as_deref()).or(selected(asked, "metadata.name")),
+            node_name: selected(asked, "spec.nodeName"),
+        };
+        let authorization = &self.options().authorization;
+        Ok(authorization.authorize(Objects(self.store()), user, &attempt))
     }
 
     /// What `user` may do.
-    fn rules(&self, user: &User) -> Value {
+    fn rules(&self, user: &User) -> SubjectRulesReviewStatus {
         let unlisted = self.options().authorization.why_unlisted(user);
         let mut paths = vec![
-            json!({"verbs": ["get"], "nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"]}),
-            json!({"verbs": ["get"], "nonResourceURLs": ["/.well-known", "/.well-known/*"]}),
-            json!({"verbs": ["get"], "nonResourceURLs": [
-                "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/",
-            ]}),
+            reading(&["/healthz", "/livez", "/readyz", "/version", "/version/"]),
+            reading(&["/.well-known", "/.well-known/*"]),
+            reading(&[
+                "/api",
+                "/api/*",
+                "/apis",
+                "/apis/*",
+                "/healthz",
+                "/livez",
+                "/openapi",
+                "/openapi/*",
+                "/readyz",
+                "/version",
+                "/version/",
+            ]),
         ];
-        let reviews_of = |wanted: &str| -> Vec<_> {
-            let reviews = REVIEWS.iter().filter(|(group, ..)| *group == wanted);
-            reviews.map(|(_, kind, _)| plural(kind)).collect()
-        };
         let mut resources: Vec<_> = [AUTHORIZATION, AUTHENTICATION]
-            .map(|group| json!({"verbs": ["create"], "apiGroups": [group], "resources": reviews_of(group)}))
+            .map(|group| {
+                let reviews = REVIEWS.iter().filter(|review| review.group == group);
+                ResourceRule {
+                    verbs: words(&["create"]),
+                    api_groups: Some(words(&[group])),
+                    resources: Some(reviews.map(Review::plural).collect()),
+                    resource_names: None,
+                }
+            })
             .into();
         if unlisted.is_none() {
-            paths.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
-            resources.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+            paths.push(NonResourceRule {
+                verbs: words(&["*"]),
+                non_resource_urls: Some(words(&["*"])),
+            });
+            resources.push(ResourceRule {
+                verbs: words(&["*"]),
+                api_groups: Some(words(&["*"])),
+                resources: Some(words(&["*"])),
+                resource_names: None,
+            });
         }
-        let mut status = json!({
-            "resourceRules": resources,
-            "nonResourceRules": paths,
-            "incomplete": unlisted.is_some(),
-        });
-        if let Some(why) = unlisted {
-            status["evaluationError"] = why.into();
+        SubjectRulesReviewStatus {
+            resource_rules: resources,
+            non_resource_rules: paths,
+            incomplete: unlisted.is_some(),
+            evaluation_error: unlisted.map(str::to_owned),
         }
-        status
     }
+}
+
+/// The review in a body, of whatever version it says to be.
+fn read<T: Resource + DeserializeOwned>(mut body: Value) -> Result<T, ApiError> {
+    body["kind"] = T::KIND.into();
+    body["apiVersion"] = T::API_VERSION.into();
+    decode(&body).map_err(|why| {
+        let kind = T::KIND;
+        ApiError::bad_request(format!("the body is not a {kind}: {why}"))
+    })
+}
+
+fn written(review: &impl Serialize) -> Result<Value, ApiError> {
+    json_tree(review).map_err(|_| ApiError::internal("the review has no JSON form"))
+}
+
+/// A text, if it is not empty.
+fn given(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// The one value that the field selector leaves to `key`.
+fn selected<'a>(asked: &'a ResourceAttributes, key: &str) -> Option<&'a str> {
+    let selector = asked.field_selector.as_ref()?;
+    let requirements = selector.requirements.iter().flatten();
+    let mut fitting = requirements.filter(|term| term.key == key && term.operator == "In");
+    fitting.find_map(|term| match term.values.as_deref()? {
+        [one] => Some(one.as_str()),
+        _ => None,
+    })
+}
+
+/// The rule that lets a user read `paths`.
+fn reading(paths: &[&str]) -> NonResourceRule {
+    NonResourceRule {
+        verbs: words(&["get"]),
+        non_resource_urls: Some(words(paths)),
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
 }

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest};
-use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::token_secs_problem};
-use serde_json::{Value, json};
+use k8s_openapi::{
+    Resource as _,
+    api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use larder_objects::{
+    ObjectKey, defaults::TOKEN_EXPIRATION_SECS, json_tree, validation::token_secs_problem,
+};
+use serde_json::Value;
 
 use super::{Writer, metadata::check_name};
 use crate::{
-    clock::rfc3339,
     json::{decode, text},
     object::Object,
     resource::ApiKind,
@@ -19,14 +24,14 @@ use crate::{
 
 impl Writer {
     /// A token for the service account `key`: the request with its status.
-    pub(crate) fn create_token(&self, key: &ObjectKey, body: Value) -> Result<Value, ApiError> {
-        let mut body = body;
-        body["apiVersion"] = "authentication.k8s.io/v1".into();
-        body["kind"] = "TokenRequest".into();
-        let request: TokenRequest = decode(&body).map_err(|why| {
+    pub(crate) fn create_token(&self, key: &ObjectKey, mut body: Value) -> Result<Value, ApiError> {
+        // Of whatever version it says to be.
+        body["apiVersion"] = TokenRequest::API_VERSION.into();
+        body["kind"] = TokenRequest::KIND.into();
+        let mut request: TokenRequest = decode(&body).map_err(|why| {
             ApiError::bad_request(format!("the body is not a TokenRequest: {why}"))
         })?;
-        let spec = request.spec.unwrap_or_default();
+        let spec = request.spec.get_or_insert_default();
         let given = request.metadata.name.as_deref().unwrap_or_default();
         check_name(given, &key.name)?;
         let account = self.store.require(ApiKind::ServiceAccount, key)?;
@@ -40,26 +45,32 @@ impl Writer {
             [] => vec![ISSUER.to_owned()],
             given => given.to_vec(),
         };
-        let bound = spec.bound_object_ref.as_ref();
-        let bound = bound.map(|reference| self.bound_object(key, reference));
-        let bound = bound.transpose()?;
+        let bound_to = spec.bound_object_ref.as_ref();
+        let bound_to = bound_to.map(|reference| self.bound_object(key, reference));
+        let bound_to = bound_to.transpose()?;
+        let is_bound = bound_to.is_some();
         let (lifetime, now) = (SignedDuration::from_secs(seconds), self.clock.now());
         let token = self
             .tokens
-            .issue(&account, bound, &audiences, lifetime, now);
+            .issue(&account, bound_to, &audiences, lifetime, now);
         let token = token.map_err(|_| ApiError::internal("cannot sign the token"))?;
-        body["metadata"]["name"] = key.name.as_str().into();
-        body["metadata"]["namespace"] = key.namespace.as_str().into();
-        body["metadata"]["uid"] = account.uid.as_str().into();
-        body["metadata"]["creationTimestamp"] = rfc3339(now).into();
-        if body["spec"].get("boundObjectRef").is_none() {
-            body["spec"]["boundObjectRef"] = Value::Null;
+        spec.audiences = Some(audiences);
+        spec.expiration_seconds = Some(seconds);
+        request.metadata.name = Some(key.name.to_string());
+        request.metadata.namespace = Some(key.namespace.to_string());
+        request.metadata.uid = Some(account.uid.to_string());
+        request.metadata.creation_timestamp = Some(Time(now));
+        request.status = Some(TokenRequestStatus {
+            token: Some(token),
+            expiration_timestamp: Some(Time(now + lifetime)),
+        });
+        let mut answer = json_tree(&request)
+            .map_err(|_| ApiError::internal("the token request has no JSON form"))?;
+        if !is_bound {
+            // kube-apiserver writes it though there is none.
+            answer["spec"]["boundObjectRef"] = Value::Null;
         }
-        body["spec"]["audiences"] = json!(audiences);
-        body["spec"]["expirationSeconds"] = seconds.into();
-        let expires = rfc3339(now + lifetime);
-        body["status"] = json!({"token": token, "expirationTimestamp": expires});
-        Ok(body)
+        Ok(answer)
     }
 
     /// The object that a token is bound to, and the claim's name for its kind.
