@@ -113,8 +113,9 @@ impl<'a> Attempt<'a> {
         selector: Option<&'a FieldSelector>,
     ) -> Self {
         let resource = target.map(|target| target.kind.resource());
-        let name = target.and_then(|target| target.name.as_ref());
-        let name = name.or(selector.and_then(FieldSelector::name));
+        let name = target
+            .and_then(|target| target.name.as_ref())
+            .or(selector.and_then(FieldSelector::name));
         let node_name = selector.and_then(FieldSelector::node_name);
         Self {
             verb,
@@ -210,7 +211,7 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError 
         message += ": ";
         message += why;
     }
-    let kind = ApiKind::find(|resource| resource.plural == attempt.resource);
-    let kind = kind.unwrap_or(ApiKind::Namespace);
+    let kind =
+        ApiKind::find(|resource| resource.plural == attempt.resource).unwrap_or(ApiKind::Namespace);
     ApiError::forbidden(kind, attempt.name.unwrap_or_default(), &message)
 }

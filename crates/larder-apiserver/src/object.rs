@@ -90,8 +90,10 @@ impl Object {
                 .collect(),
             _ => Box::default(),
         };
-        let fields = kind.resource().fields.iter();
-        let fields = fields
+        let fields = kind
+            .resource()
+            .fields
+            .iter()
             .map(|field| (*field, text(kind.resource().selectable(&value, field))))
             .filter(|(_, value)| !value.is_empty())
             .collect();

@@ -1,5 +1,7 @@
 //! Request attributes: verb, kind, namespace, name and subresource, from method and path.
 
+use std::str::Utf8Error;
+
 use http::Method;
 use larder_objects::ObjectKey;
 use percent_encoding::percent_decode_str;
@@ -89,11 +91,12 @@ pub(crate) enum Route {
 
 impl Route {
     pub(crate) fn of(path: &str, versions: CertificatesVersions) -> Result<Self, ApiError> {
-        let segments = path.split('/').filter(|segment| !segment.is_empty());
-        let decoded = segments.map(|segment| percent_decode_str(segment).decode_utf8());
-        let segments = decoded.map(|segment| segment.map(SmolStr::from));
-        let segments = segments.collect::<Result<Vec<_>, _>>();
-        let segments = segments.map_err(|_| ApiError::bad_request("the path is not UTF-8"))?;
+        let segments = path
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .map(|segment| Ok(percent_decode_str(segment).decode_utf8()?.into()))
+            .collect::<Result<Vec<SmolStr>, Utf8Error>>()
+            .map_err(|_| ApiError::bad_request("the path is not UTF-8"))?;
         let words: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
         let target = match words.as_slice() {
             ["api", version, rest @ ..] => ResourcePath::of("", version, rest),

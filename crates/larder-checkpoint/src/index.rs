@@ -99,8 +99,7 @@ impl Index {
 
     /// The bytes that the entry of a copy takes at most.
     pub(crate) fn room_of(id: &CopyId) -> usize {
-        let texts = [&id.kind, &id.namespace, &id.name];
-        let texts = texts.map(|text| size_of::<u32>() + text.len());
+        let texts = [&id.kind, &id.namespace, &id.name].map(|text| size_of::<u32>() + text.len());
         texts.iter().sum::<usize>() + size_of::<IndexEntry>()
     }
 

@@ -257,8 +257,10 @@ pub(crate) fn open(
     }
     let (id, rest) = rest.split_first_chunk().ok_or(SealError::Damaged)?;
     let id = KeyId(*id);
-    let key = keys.iter().find(|key| key.id == id);
-    let key = key.ok_or(SealError::UnknownKey)?;
+    let key = keys
+        .iter()
+        .find(|key| key.id == id)
+        .ok_or(SealError::UnknownKey)?;
     let salt = rest.get(..SALT_BYTES).ok_or(SealError::Damaged)?;
     let (key, nonce) = key.cipher(salt);
     let aad = [&bytes[..HEADER_BYTES], &place.0].concat();

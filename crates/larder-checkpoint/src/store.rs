@@ -178,8 +178,9 @@ impl Store {
         decode: impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
     ) -> Result<Found, StoreError> {
         let path = place.path();
-        let parent = place.open_parent()?;
-        let parent = parent.ok_or_else(|| failed("create", path)(Errno::NOENT))?;
+        let parent = place
+            .open_parent()?
+            .ok_or_else(|| failed("create", path)(Errno::NOENT))?;
         let directory = create_directory(parent.as_fd(), path)?;
         let _locked = Lock::try_dir(directory.as_fd()).map_err(failed("lock", path))?;
         let loaded = load(&directory, path, &keys, &owner, &decode, drop)?;
@@ -586,8 +587,8 @@ impl Store {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(failed("create", &path)(errno).into()),
         }
-        let aside = sys::open_dir(self.directory.as_fd(), REJECTED);
-        let aside = aside.map_err(failed("open", &path))?;
+        let aside =
+            sys::open_dir(self.directory.as_fd(), REJECTED).map_err(failed("open", &path))?;
         for file in &self.rejected {
             let (from, to) = (self.directory.as_fd(), aside.as_fd());
             match sys::rename_to(from, file.as_str(), to, file.as_str()) {

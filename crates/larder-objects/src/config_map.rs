@@ -50,8 +50,10 @@ impl Object for ConfigMap {
 impl fmt::Debug for ConfigMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.data.iter().map(|(key, value)| (key, value.len()));
-        let binary = self.binary_data.iter();
-        let binary = binary.map(|(key, value)| (key, value.len()));
+        let binary = self
+            .binary_data
+            .iter()
+            .map(|(key, value)| (key, value.len()));
         f.debug_struct("ConfigMap")
             .field("metadata", &self.metadata)
             .field("bytes", &text.chain(binary).collect::<BTreeMap<_, _>>())
@@ -72,8 +74,7 @@ fn binary_data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Data<Vec<u8
         }
     }
 
-    let values = null_as_default::<D, BTreeMap<SmolStr, Bytes>>(deserializer)?;
-    let values = values.into_iter();
+    let values = null_as_default::<D, BTreeMap<SmolStr, Bytes>>(deserializer)?.into_iter();
     Ok(values.map(|(key, bytes)| (key, bytes.0)).collect())
 }
 

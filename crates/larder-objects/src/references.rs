@@ -107,17 +107,27 @@ fn visit_environment<'a>(
     of_one_key: impl Fn(&'a EnvVarSource) -> Option<&'a String>,
     found: &mut impl FnMut(&'a str),
 ) {
-    let init = spec.init_containers.iter().flatten();
-    let init = init.map(|container| (&container.env_from, &container.env));
-    let regular = spec.containers.iter();
-    let regular = regular.map(|container| (&container.env_from, &container.env));
-    let ephemeral = spec.ephemeral_containers.iter().flatten();
-    let ephemeral = ephemeral.map(|container| (&container.env_from, &container.env));
+    let init = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .map(|container| (&container.env_from, &container.env));
+    let regular = spec
+        .containers
+        .iter()
+        .map(|container| (&container.env_from, &container.env));
+    let ephemeral = spec
+        .ephemeral_containers
+        .iter()
+        .flatten()
+        .map(|container| (&container.env_from, &container.env));
     for (env_from, env) in init.chain(regular).chain(ephemeral) {
         let all_keys = env_from.iter().flatten().filter_map(&of_all_keys);
         all_keys.for_each(|name| found(name));
-        let sources = env.iter().flatten();
-        let sources = sources.filter_map(|variable| variable.value_from.as_ref());
+        let sources = env
+            .iter()
+            .flatten()
+            .filter_map(|variable| variable.value_from.as_ref());
         sources.filter_map(&of_one_key).for_each(|name| found(name));
     }
 }

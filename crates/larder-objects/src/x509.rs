@@ -151,8 +151,9 @@ fn common_name(subject: &[u8]) -> Option<&str> {
         while !attributes.0.is_empty() {
             let mut attribute = Reader(attributes.next(SEQUENCE)?);
             if attribute.next(OID)? == COMMON_NAME {
-                let text = attribute.skip(UTF8_STRING);
-                let text = text.or_else(|| attribute.skip(PRINTABLE_STRING))?;
+                let text = attribute
+                    .skip(UTF8_STRING)
+                    .or_else(|| attribute.skip(PRINTABLE_STRING))?;
                 if found.replace(str::from_utf8(text).ok()?).is_some() {
                     return None;
                 }

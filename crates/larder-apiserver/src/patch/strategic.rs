@@ -159,8 +159,10 @@ fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fiel
 
 /// Drops what `$retainKeys` does not name.
 fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), ApiError> {
-    let retained = items(retained, RETAIN_KEYS)?.iter();
-    let retained: HashSet<&str> = retained.filter_map(Value::as_str).collect();
+    let retained: HashSet<&str> = items(retained, RETAIN_KEYS)?
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let mut set = patch.iter().filter(|(field, value)| {
         let is_directive = field.starts_with(DELETE_FROM) || field.starts_with(SET_ORDER);
         !value.is_null() && !is_directive && *field != RETAIN_KEYS
@@ -258,8 +260,10 @@ fn fresh(change: &Value) -> Option<Value> {
     match change {
         Value::Object(change) if change.contains_key(PATCH) => None,
         Value::Object(change) => {
-            let fields = change.iter().filter(|(_, value)| !value.is_null());
-            let fields = fields.filter_map(|(field, value)| Some((field.clone(), fresh(value)?)));
+            let fields = change
+                .iter()
+                .filter(|(_, value)| !value.is_null())
+                .filter_map(|(field, value)| Some((field.clone(), fresh(value)?)));
             Some(Value::Object(fields.collect()))
         }
         Value::Array(change) => Some(change.iter().filter_map(fresh).collect()),
@@ -295,8 +299,10 @@ fn merge_items(
         match places.entry(id(item, list)?) {
             Entry::Occupied(place) => {
                 let target = &mut items[*place.get()];
-                let held = target.as_object_mut().map(std::mem::take);
-                let held = held.ok_or_else(no_object)?;
+                let held = target
+                    .as_object_mut()
+                    .map(std::mem::take)
+                    .ok_or_else(no_object)?;
                 *target = Value::Object(merge_object(field, held, change)?);
             }
             Entry::Vacant(place) => {

@@ -52,11 +52,12 @@ pub(super) fn document(segments: &[&str], served: CertificatesVersions) -> Optio
             let stored = versions(CERTIFICATES, served)
                 .iter()
                 .map(|version| format!("apis/{CERTIFICATES}/{version}"));
-            let paths = std::iter::once("api/v1".to_owned()).chain(stored);
-            let paths = paths.map(|path| {
-                let url = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
-                (path, url)
-            });
+            let paths = std::iter::once("api/v1".to_owned())
+                .chain(stored)
+                .map(|path| {
+                    let url = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
+                    (path, url)
+                });
             json!({"paths": paths.collect::<serde_json::Map<_, _>>()})
         }
         ["openapi", "v3", "api", "v1"] => open_api("", "v1"),

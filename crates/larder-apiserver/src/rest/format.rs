@@ -42,8 +42,9 @@ impl Format {
         query: &Query<'_>,
         clock: Clock,
     ) -> Result<Self, ApiError> {
-        let accept = headers.get(header::ACCEPT);
-        let accept = accept.map_or("*/*", |accept| accept.to_str().unwrap_or_default());
+        let accept = headers
+            .get(header::ACCEPT)
+            .map_or("*/*", |accept| accept.to_str().unwrap_or_default());
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             if !matches!(
@@ -101,8 +102,10 @@ impl Format {
         let list = match self {
             Self::Objects => return ListBody::new(kind, page, params).into(),
             Self::Metadata => {
-                let items = page.objects.iter();
-                let items = items.map(|object| partial(&object.value()["metadata"]));
+                let items = page
+                    .objects
+                    .iter()
+                    .map(|object| partial(&object.value()["metadata"]));
                 json!({
                     "kind": "PartialObjectMetadataList",
                     "apiVersion": "meta.k8s.io/v1",

@@ -151,8 +151,10 @@ impl ListParams {
         let common = Common::parse(query, target, &mut causes, |why| {
             ApiError::bad_request(format!("invalid resource version: {why}"))
         })?;
-        let limit = query.number("limit")?.filter(|limit| *limit > 0);
-        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+        let limit = query
+            .number("limit")?
+            .filter(|limit| *limit > 0)
+            .and_then(|limit| usize::try_from(limit).ok());
         let token = query.get("continue");
         let (matched, is_matched) = (common.version_match, common.version_match.is_some());
         let exact = matched == Some(VersionMatch::Exact);

@@ -349,8 +349,7 @@ fn node_status(node: &Value) -> String {
 }
 
 fn roles(node: &Value) -> String {
-    let labels = node["metadata"]["labels"].as_object();
-    let labels = labels.into_iter().flatten();
+    let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
     let roles = labels.filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"));
     roles.collect::<Vec<_>>().join(",")
 }
@@ -370,8 +369,11 @@ fn ports(service: &Value) -> String {
 
 /// `a=1,b=2`.
 fn pairs(map: &Value) -> Value {
-    let pairs = map.as_object().into_iter().flatten();
-    let pairs = pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")));
+    let pairs = map
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")));
     or(&pairs.collect::<Vec<_>>().join(","), NONE)
 }
 

@@ -126,8 +126,10 @@ impl History {
         let versions = key.and_then(|key| self.versions.get(&key));
         let missed = versions
             .map(|versions| versions.range(versions.partition_point(|made| *made <= version)..));
-        let own = missed.into_iter().flatten();
-        let own = own.map(|made| &self.changes[self.position(*made)]);
+        let own = missed
+            .into_iter()
+            .flatten()
+            .map(|made| &self.changes[self.position(*made)]);
         let read = own.chain(others);
         #[cfg(test)]
         let read = read.inspect(|_| self.read.update(|read| read + 1));

@@ -224,8 +224,10 @@ impl Watchers {
         let ids = scopes.iter().filter_map(|scope| self.by_scope.get(scope));
         let mut wakers = Vec::new();
         for id in ids.flatten() {
-            let watcher = self.by_id.get_mut(id);
-            let watcher = watcher.expect("the index holds ids of `by_id`");
+            let watcher = self
+                .by_id
+                .get_mut(id)
+                .expect("the index holds ids of `by_id`");
             #[cfg(test)]
             {
                 self.compared += 1;
@@ -264,8 +266,10 @@ impl Change {
     /// This change as a watcher with `filter` sees it: an object that begins to match is added, one that stops is
     /// deleted.
     fn through(&self, filter: &Filter) -> Option<WatchEvent> {
-        let before = self.previous.as_ref();
-        let before = before.filter(|object| filter.matches(object));
+        let before = self
+            .previous
+            .as_ref()
+            .filter(|object| filter.matches(object));
         let deleted = self.object.event == EventType::Deleted;
         let after = (!deleted && filter.matches(&self.object)).then_some(&self.object);
         let (event, object) = match (before, after) {

@@ -45,15 +45,17 @@ impl Writer {
             [] => vec![ISSUER.to_owned()],
             given => given.to_vec(),
         };
-        let bound_to = spec.bound_object_ref.as_ref();
-        let bound_to = bound_to.map(|reference| self.bound_object(key, reference));
-        let bound_to = bound_to.transpose()?;
+        let bound_to = spec
+            .bound_object_ref
+            .as_ref()
+            .map(|reference| self.bound_object(key, reference))
+            .transpose()?;
         let is_bound = bound_to.is_some();
         let (lifetime, now) = (SignedDuration::from_secs(seconds), self.clock.now());
         let token = self
             .tokens
-            .issue(&account, bound_to, &audiences, lifetime, now);
-        let token = token.map_err(|_| ApiError::internal("cannot sign the token"))?;
+            .issue(&account, bound_to, &audiences, lifetime, now)
+            .map_err(|_| ApiError::internal("cannot sign the token"))?;
         spec.audiences = Some(audiences);
         spec.expiration_seconds = Some(seconds);
         request.metadata.name = Some(key.name.to_string());

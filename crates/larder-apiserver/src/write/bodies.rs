@@ -276,8 +276,11 @@ fn read_bytes(kind: ApiKind, body: &mut Value) -> Result<(), String> {
 
 /// Where `text` stops to be padded base64, as Go's decoder counts; line breaks do not matter.
 fn bad_base64(text: &[u8]) -> Option<usize> {
-    let bytes = text.iter().copied().enumerate();
-    let mut bytes = bytes.filter(|(_, byte)| !matches!(byte, b'\r' | b'\n'));
+    let mut bytes = text
+        .iter()
+        .copied()
+        .enumerate()
+        .filter(|(_, byte)| !matches!(byte, b'\r' | b'\n'));
     // Of each four, how many were read.
     let mut held = 0;
     loop {

@@ -50,8 +50,11 @@ impl Writer {
                 .is_none_or(|left| grace < left);
             if !marked || shorter {
                 let period = SignedDuration::from_secs(grace);
-                let at = self.clock.now().checked_add(period);
-                let at = at.unwrap_or(Timestamp::MAX);
+                let at = self
+                    .clock
+                    .now()
+                    .checked_add(period)
+                    .unwrap_or(Timestamp::MAX);
                 meta["deletionTimestamp"] = rfc3339(at).into();
                 meta["deletionGracePeriodSeconds"] = grace.into();
                 // Termination is a change of the desired state. (kube-apiserver 1.36, `registry/rest/delete.go`.)

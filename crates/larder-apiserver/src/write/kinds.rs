@@ -118,8 +118,9 @@ pub(super) fn finish(resource: &Resource, value: &mut Value) {
             {
                 value["status"]["qosClass"] = qos_class(&spec).into();
             }
-            let conditions = value.pointer_mut("/status/conditions");
-            let conditions = conditions.and_then(Value::as_array_mut);
+            let conditions = value
+                .pointer_mut("/status/conditions")
+                .and_then(Value::as_array_mut);
             for condition in conditions.into_iter().flatten() {
                 let times = ["lastProbeTime", "lastTransitionTime"];
                 show(condition, &times, Value::Null);

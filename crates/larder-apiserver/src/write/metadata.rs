@@ -135,8 +135,10 @@ fn set_namespace(
     metadata: &mut Map<String, Value>,
     namespace: Option<&str>,
 ) -> Result<(), ApiError> {
-    let given = metadata.get("namespace").and_then(Value::as_str);
-    let given = given.unwrap_or_default();
+    let given = metadata
+        .get("namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if !given.is_empty() && given != namespace.unwrap_or_default() {
         return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",

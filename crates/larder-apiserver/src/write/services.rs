@@ -84,8 +84,9 @@ impl Writer {
         let mut held = self.allocations.lock();
         let given = text(service, "/spec/clusterIP").to_owned();
         let address = if given.is_empty() {
-            let free = held.find(&self.store, &uid, Allocations::free_address);
-            let free = free.ok_or_else(|| ApiError::internal("no cluster address is free"))?;
+            let free = held
+                .find(&self.store, &uid, Allocations::free_address)
+                .ok_or_else(|| ApiError::internal("no cluster address is free"))?;
             held.next = (free + 1 - FIRST_ADDRESS) % (LAST_ADDRESS - FIRST_ADDRESS + 1);
             Ipv4Addr::from(free).to_string()
         } else {
@@ -116,8 +117,9 @@ impl Writer {
                         let mut all = NODE_PORTS;
                         all.find(|port| !held.ports.contains(port) && !own.contains(port))
                     };
-                    let free = held.find(&self.store, &uid, is_free);
-                    let free = free.ok_or_else(|| ApiError::internal("no node port is free"))?;
+                    let free = held
+                        .find(&self.store, &uid, is_free)
+                        .ok_or_else(|| ApiError::internal("no node port is free"))?;
                     own.insert(free);
                     port["nodePort"] = free.into();
                 }

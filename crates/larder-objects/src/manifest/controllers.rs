@@ -24,8 +24,10 @@ pub(super) fn set_fields(workload: &Value) -> SetFields {
             ("pod-template-generation", None),
         ]),
         "StatefulSet" => {
-            let first = workload.pointer("/spec/ordinals/start");
-            let first = first.and_then(Value::as_u64).unwrap_or(0);
+            let first = workload
+                .pointer("/spec/ordinals/start")
+                .and_then(Value::as_u64)
+                .unwrap_or(0);
             let name = name.map(|name| format!("{name}-{first}"));
             labels.extend([
                 ("apps.kubernetes.io/pod-index", Some(first.to_string())),

@@ -277,14 +277,20 @@ fn keys(keys: &Keys, part: &Value, rest: &mut Value) -> Option<BTreeMap<Arc<str>
                 return None;
             }
             for place in *maps {
-                let entries = part.pointer(place).and_then(Value::as_object);
-                let entries = entries.into_iter().flatten();
+                let entries = part
+                    .pointer(place)
+                    .and_then(Value::as_object)
+                    .into_iter()
+                    .flatten();
                 found.extend(entries.map(|(key, entry)| (key.as_str().into(), Recipe::of(entry))));
                 remove(rest, place);
             }
             for (place, field) in *lists {
-                let entries = part.pointer(place).and_then(Value::as_array);
-                let entries = entries.into_iter().flatten();
+                let entries = part
+                    .pointer(place)
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten();
                 let named = entries.filter_map(|entry| Some((entry.get(*field)?.as_str()?, entry)));
                 found.extend(named.map(|(key, entry)| (key.into(), Recipe::of(entry))));
                 remove(rest, place);
@@ -324,8 +330,11 @@ pub(super) fn encrypted(
     document.get("sops").filter(|block| block.is_object())?;
     let mut keys = BTreeMap::<Arc<str>, Recipe>::new();
     for field in ["binaryData", "data", "stringData"] {
-        let entries = document.get(field).and_then(Value::as_object);
-        let entries = entries.into_iter().flatten();
+        let entries = document
+            .get(field)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten();
         keys.extend(entries.map(|(key, entry)| (key.as_str().into(), Recipe::of(entry))));
     }
     Some(MadeObject {

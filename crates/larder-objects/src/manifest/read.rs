@@ -299,8 +299,11 @@ impl Loader {
 
     fn list(&mut self, source: &Source<'_>, place: &FieldPath, list: RawObject) {
         let api_version = list.text("/apiVersion").to_owned();
-        let item_kind = list.text("/kind").strip_suffix("List");
-        let item_kind = item_kind.unwrap_or("").to_owned();
+        let item_kind = list
+            .text("/kind")
+            .strip_suffix("List")
+            .unwrap_or("")
+            .to_owned();
         let mut list = list.into_value();
         let items = match list.get_mut("items").map(Value::take) {
             None | Some(Value::Null) => Vec::new(),
@@ -405,8 +408,11 @@ impl Loader {
     /// Adds an object, unless another one of that name is there.
     fn keep(&mut self, document: Document) -> Result<(), Problem> {
         let own = document.object.text("/kind");
-        let workload = document.workload.as_deref().filter(|_| self.by_workload);
-        let workload = workload.and_then(|workload| workload.split_once(' '));
+        let workload = document
+            .workload
+            .as_deref()
+            .filter(|_| self.by_workload)
+            .and_then(|workload| workload.split_once(' '));
         let kind = workload.map_or(own, |(kind, _)| kind).to_owned();
         let pod = document.object.key();
         let next = self.manifests.documents.len();

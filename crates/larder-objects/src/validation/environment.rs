@@ -29,10 +29,14 @@ pub(super) fn check_env_from(field: &Field<'_>, source: &EnvFromSource) {
     if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
         field.child("prefix").check_environment_name(prefix);
     }
-    let map = source.config_map_ref.as_ref();
-    let map = map.map(|source| ("configMapRef", &source.name));
-    let secret = source.secret_ref.as_ref();
-    let secret = secret.map(|source| ("secretRef", &source.name));
+    let map = source
+        .config_map_ref
+        .as_ref()
+        .map(|source| ("configMapRef", &source.name));
+    let secret = source
+        .secret_ref
+        .as_ref()
+        .map(|source| ("secretRef", &source.name));
     if map.is_none() && secret.is_none() {
         let one_of = "must specify one of: `configMapRef` or `secretRef`";
         field.invalid("", one_of);
@@ -70,10 +74,14 @@ fn check_source(
         sources += 1;
         check_resource_ref(&field.child("resourceFieldRef"), reference);
     }
-    let map = source.config_map_key_ref.as_ref();
-    let map = map.map(|key| ("configMapKeyRef", &key.name, &key.key));
-    let secret = source.secret_key_ref.as_ref();
-    let secret = secret.map(|key| ("secretKeyRef", &key.name, &key.key));
+    let map = source
+        .config_map_key_ref
+        .as_ref()
+        .map(|key| ("configMapKeyRef", &key.name, &key.key));
+    let secret = source
+        .secret_key_ref
+        .as_ref()
+        .map(|key| ("secretKeyRef", &key.name, &key.key));
     for (kind, name, key) in map.into_iter().chain(secret) {
         sources += 1;
         field.child(kind).child("name").check_subdomain(name);

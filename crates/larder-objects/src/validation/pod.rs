@@ -163,8 +163,10 @@ fn check_security(field: &Field<'_>, context: &SecurityContext) {
         let rule = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
         field.report(FieldErrorKind::Invalid, None, rule);
     }
-    let added = context.capabilities.iter();
-    let mut added = added.flat_map(|capabilities| capabilities.add.iter().flatten());
+    let mut added = context
+        .capabilities
+        .iter()
+        .flat_map(|capabilities| capabilities.add.iter().flatten());
     // As the API server: the name without `CAP_`, which runtimes take too, passes.
     if added.any(|capability| capability == "CAP_SYS_ADMIN") {
         let rule =

@@ -17,9 +17,10 @@ fn check(object: &Field<'_>, workload: &Value, template: &'static str) {
     let (field, pointer) = (object.at(template), template.replace('.', "/"));
     let at = |below: &str| workload.pointer(&format!("/{pointer}/{below}"));
     let restart = field.at("spec.restartPolicy");
-    let policy = at("spec/restartPolicy").and_then(Value::as_str);
-    let policy = policy.filter(|policy| !policy.is_empty());
-    let policy = policy.unwrap_or("Always");
+    let policy = at("spec/restartPolicy")
+        .and_then(Value::as_str)
+        .filter(|policy| !policy.is_empty())
+        .unwrap_or("Always");
     let kind = workload["kind"].as_str().unwrap_or_default();
     if matches!(kind, "Job" | "CronJob") {
         if policy == "Always" {

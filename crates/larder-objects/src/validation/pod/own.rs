@@ -73,8 +73,9 @@ fn check_ids(field: &Field<'_>, context: &PodSecurityContext) {
 fn check_name_servers(field: &Field<'_>, spec: &PodSpec) {
     let list = field.at("dnsConfig.nameservers");
     let config = spec.dns_config.as_ref();
-    let servers = config.and_then(|config| config.nameservers.as_deref());
-    let servers = servers.unwrap_or_default();
+    let servers = config
+        .and_then(|config| config.nameservers.as_deref())
+        .unwrap_or_default();
     if spec.dns_policy.as_deref() == Some("None") {
         if spec.dns_config.is_none() {
             let rule = "must provide `dnsConfig` when `dnsPolicy` is None";
