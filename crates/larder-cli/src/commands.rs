@@ -18,8 +18,12 @@ mod ui;
 
 use std::process::ExitCode;
 
-pub use self::diff::manifests_of_revision;
 pub(crate) use self::sidecar::{run as run_sidecar, run_reload};
+pub use self::{
+    diff::{diff_report, manifests_of_revision},
+    exec::exec_start,
+    render::render_report,
+};
 
 use crate::{args::Command, outcome::Failure, runtime::keep_running};
 

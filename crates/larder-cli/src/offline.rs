@@ -79,6 +79,8 @@ pub(crate) struct Offline {
     listed_services: Arc<BTreeSet<(String, String)>>,
     /// Whether objects that the documents lack are taken as unknown, not as missing.
     pub(crate) takes_outside: bool,
+    /// Whether the documents are those of an API server, which has more than was asked for.
+    pub(crate) is_of_cluster: bool,
 }
 
 /// A pod, its place in the manifests, and what its projections read.
@@ -87,9 +89,15 @@ pub(crate) struct OfflinePod {
     pub(crate) pod: Pod,
     /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
-    /// The kind of the workload whose pod it is; `Pod` for one of its own.
-    pub(crate) workload_kind: String,
+    pub(crate) workload: Workload,
     pub(crate) inputs: Inputs,
+}
+
+/// The workload whose pod it is; one of its own is its own workload.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Workload {
+    pub(crate) name: String,
+    pub(crate) kind: String,
 }
 
 impl Offline {
@@ -103,6 +111,8 @@ impl Offline {
     /// A pod without a node has none.
     pub(crate) fn of_cluster(manifests: Manifests, not_read: &HashSet<(Kind, ObjectKey)>) -> Self {
         let mut offline = Self::of(manifests, ClusterObjects::FromManifests);
+        offline.is_of_cluster = true;
+        let bundles = TrustBundles::Partial(Arc::clone(&offline.trust_bundles), Existence::Unsure);
         let unseen = |kind, key: &ObjectKey| {
             let is_read = !not_read.contains(&(kind, key.clone()));
             (!is_read).then(|| UnknownObject::unseen(Existence::Unsure))
@@ -111,7 +121,7 @@ impl Offline {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             take_missing(&mut inputs.config_maps, namespace, &unseen);
             take_missing(&mut inputs.secrets, namespace, &unseen);
-            inputs.trust_bundles = TrustBundles::Partial(Arc::clone(&offline.trust_bundles));
+            inputs.trust_bundles = bundles.clone();
         }
         offline
     }
@@ -147,11 +157,14 @@ impl Offline {
                         set_service_account(&mut pod);
                     }
                     let workload = document.workload.unwrap_or_default();
-                    let (kind, _) = workload.split_once(' ').unwrap_or(("Pod", ""));
-                    let kind = kind.to_owned();
+                    let (kind, name) = workload.split_once(' ').unwrap_or(("Pod", &key.name));
+                    let of = Workload {
+                        name: name.to_owned(),
+                        kind: kind.to_owned(),
+                    };
                     let comma = if workload.is_empty() { "" } else { ", " };
                     let source = format!("{workload}{comma}{}", document.origin);
-                    pods.push((*pod, source, kind, set_fields));
+                    pods.push((*pod, source, of, set_fields));
                 }
                 Manifest::ConfigMap(map) => {
                     offline.config_maps.insert(key, Arc::new(map));
@@ -178,18 +191,16 @@ impl Offline {
         offline.services = services.into();
         offline.listed_services = Arc::new(listed_services);
         offline.trust_bundles = trust_bundles.into();
-        let pods = pods
-            .into_iter()
-            .map(|(pod, source, workload_kind, set_fields)| {
-                let mut inputs = offline.inputs(&pod);
-                inputs.assumptions.fields = set_fields;
-                OfflinePod {
-                    pod,
-                    source,
-                    workload_kind,
-                    inputs,
-                }
-            });
+        let pods = pods.into_iter().map(|(pod, source, workload, set_fields)| {
+            let mut inputs = offline.inputs(&pod);
+            inputs.assumptions.fields = set_fields;
+            OfflinePod {
+                pod,
+                source,
+                workload,
+                inputs,
+            }
+        });
         let pods = pods.collect();
         Self { pods, ..offline }
     }
@@ -231,7 +242,7 @@ impl Offline {
         did_you_mean(name, near.map(|known| known.1))
     }
 
-    /// The position of a pod, which is in `namespace` unless its name says another one.
+    /// The position of a pod, by its own name or that of its workload; it is in `namespace` unless the name says another one.
     ///
     /// # Errors
     ///
@@ -242,6 +253,12 @@ impl Offline {
             return Ok(found);
         }
         let (namespace, name) = (wanted.namespace(namespace), &*wanted.name);
+        let is_of_workload = |pod: &OfflinePod| {
+            pod.workload.name == name && pod.pod.metadata.namespace.as_deref() == Some(namespace)
+        };
+        if let Some(found) = self.pods.iter().position(is_of_workload) {
+            return Ok(found);
+        }
         let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
         let pods = pods.filter_map(|pod| Some((pod.namespace.as_deref()?, pod.name.as_deref()?)));
         let elsewhere = |namespaces: &[&str]| {
@@ -357,10 +374,16 @@ impl Offline {
             Outside::Perhaps { other } if other.has_object(kind, key) => None,
             Outside::Perhaps { .. } => Some(UnknownObject::unseen(Existence::Unsure)),
         };
+        let others = match outside {
+            Outside::Assumed => Existence::Certain,
+            Outside::Perhaps { .. } => Existence::Unsure,
+        };
+        let bundles = TrustBundles::Partial(Arc::clone(&self.trust_bundles), others);
         for OfflinePod { pod, inputs, .. } in &mut self.pods {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             take_missing(&mut inputs.config_maps, namespace, &unseen);
             take_missing(&mut inputs.secrets, namespace, &unseen);
+            inputs.trust_bundles = bundles.clone();
             if let Outside::Perhaps { other } = outside {
                 let bundles = other.trust_bundles.iter();
                 let names = bundles.flat_map(|one| [one.name.clone(), one.signer_name.clone()]);
@@ -590,6 +613,7 @@ pub(crate) fn assume_all(inputs: &mut Inputs) {
     let unseen = |_, _: &ObjectKey| Some(UnknownObject::unseen(Existence::Certain));
     take_missing(&mut inputs.config_maps, "", &unseen);
     take_missing(&mut inputs.secrets, "", &unseen);
+    inputs.trust_bundles = TrustBundles::Partial([].into(), Existence::Certain);
     inputs.assumptions.written_later = true;
 }
 

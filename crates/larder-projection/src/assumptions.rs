@@ -25,7 +25,7 @@ pub struct Assumptions {
     pub fields: BTreeMap<String, Option<String>>,
     /// What something in the cluster writes later, such as tokens and certificates, exists.
     pub written_later: bool,
-    /// Names and signers of ClusterTrustBundles that do not exist, whatever `written_later` says.
+    /// Names and signers of ClusterTrustBundles that do not exist, also if others may.
     pub missing_bundles: BTreeSet<String>,
     /// Services that are not listed may exist: those that are, by namespace and name. `None` if all are listed.
     pub other_services: Option<Arc<BTreeSet<(String, String)>>>,
@@ -107,11 +107,6 @@ impl Assumptions {
     /// The value of a field that is set when the pod is made.
     pub(crate) fn set_field(&self, path: &str) -> Option<String> {
         self.fields.get(path).cloned().flatten()
-    }
-
-    /// A file of variables that does not exist yet.
-    pub(crate) fn env_file(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
-        self.facts.then(|| Unknown::of_fact(what))
     }
 
     /// A file that something in the cluster writes.

@@ -59,6 +59,8 @@ pub struct Environment<'a> {
     /// Objects of `envFrom` whose keys nobody knows, in list order.
     any_keys: Vec<AnyKeys<'a>>,
     needs: BTreeSet<Question>,
+    /// Variables that are perhaps set, where one of a Service counts otherwise: without that one.
+    above_services: BTreeMap<Cow<'a, str>, Variable<'a>>,
 }
 
 /// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the
@@ -399,11 +401,12 @@ impl<'a> Builder<'a> {
         let file = match self.inputs.env_files.get(&reference) {
             Some(Ok(file)) => file,
             Some(Err(Unavailable::NotFound)) => {
-                let what = format!("{path} of volume {volume_name} key {key}");
-                return match self.inputs.assumptions.env_file(what) {
-                    Some(unknown) => Ok(of_unknown(unknown, origin).into()),
-                    None if optional => Ok(VariableSource::Nothing),
-                    None => unreadable("no such file"),
+                if self.inputs.assumptions.facts {
+                    return Ok(self.written_later(selector, origin));
+                }
+                return match optional {
+                    true => Ok(VariableSource::Nothing),
+                    false => unreadable("no such file"),
                 };
             }
             Some(Err(Unavailable::Failed(message))) => return unreadable(message),
@@ -441,6 +444,8 @@ impl<'a> Builder<'a> {
                 continue;
             };
             let mut perhaps = perhaps.into_owned();
+            let above = &mut self.environment.above_services;
+            above.insert(name.clone(), perhaps.clone());
             if let Value::Unknown(unknown) = perhaps.value {
                 perhaps.value = unknown.or(variable.value.into_term()).into();
             }
@@ -667,6 +672,15 @@ impl<'a> Environment<'a> {
             origin,
             secret,
         }))
+    }
+
+    /// The variable `name` without what only Services set.
+    pub fn own(&self, name: &str) -> Option<Cow<'_, Variable<'a>>> {
+        if let Some(above) = self.above_services.get(name) {
+            return Some(Cow::Borrowed(above));
+        }
+        let found = self.look_up(name)?;
+        (!matches!(found.origin, Origin::Service { .. })).then_some(found)
     }
 
     /// The variable `name`.

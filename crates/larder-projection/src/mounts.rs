@@ -36,7 +36,7 @@ pub struct Mount<'a> {
     pub sub_path: Option<Cow<'a, str>>,
     /// What `sub_path` is, if it has parts that are not known; it shows their sources then.
     pub unknown_sub_path: Option<Unknown>,
-    /// Values that must be there for the mount to be made, and are only perhaps.
+    /// Values that are not known, and must be there and be part of a path for the mount to be made.
     pub needs: Vec<Unknown>,
     /// Whether `sub_path` contains something of a Secret.
     pub secret_sub_path: bool,
@@ -331,7 +331,8 @@ fn expand_sub_path(
             }) => {
                 secret |= is_secret;
                 expanded.push_str(&unknown.text().replace('/', "_"));
-                if unknown.may_be_absent() {
+                let may_be_no_path = unknown.sources().any(|source| source.object.is_some());
+                if unknown.may_be_absent() || may_be_no_path {
                     needs.push((*unknown).clone());
                 }
                 parts.push(Err(*unknown));

@@ -5,7 +5,7 @@
 //! yields the same file.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -15,7 +15,7 @@ use k8s_openapi::{
 };
 use larder_objects::{pem, selects};
 
-use crate::downward::quote;
+use crate::{Existence, downward::quote};
 
 /// The known state of ClusterTrustBundles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub enum TrustBundles {
     NotSynced,
     /// All of them, in any order.
     Synced(Arc<[TrustBundle]>),
-    /// Some of them: what other bundles could supply is unknown, and no error.
-    Partial(Arc<[TrustBundle]>),
+    /// Some of them, and whether others supply what these lack.
+    Partial(Arc<[TrustBundle]>, Existence),
 }
 
 /// One ClusterTrustBundle, as much of it as is projected.
@@ -67,7 +67,7 @@ pub enum TrustBundleError {
     NotSynced,
     /// See [`TrustBundles::Partial`].
     #[error("not all ClusterTrustBundles are known")]
-    Partial,
+    Partial(Existence),
     /// The source names neither a bundle nor a signer.
     #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
     NoSelection,
@@ -100,16 +100,18 @@ pub enum TrustBundleError {
 /// Longest selector, in bytes of its text form.
 const MAX_SELECTOR: usize = 100 * 1024;
 
-/// The trust anchors that `source` asks for, as PEM text.
+/// The trust anchors that `source` asks for, as PEM text. Bundles with a name or signer of `missing` do not exist, also if
+/// others may.
 pub(crate) fn trust_anchors(
     bundles: &TrustBundles,
+    missing: &BTreeSet<String>,
     source: &ClusterTrustBundleProjection,
 ) -> Result<String, TrustBundleError> {
-    let (bundles, is_partial) = match bundles {
+    let (bundles, others) = match bundles {
         TrustBundles::Unsupported => return Err(TrustBundleError::Unsupported),
         TrustBundles::NotSynced => return Err(TrustBundleError::NotSynced),
-        TrustBundles::Synced(bundles) => (bundles, false),
-        TrustBundles::Partial(bundles) => (bundles, true),
+        TrustBundles::Synced(bundles) => (bundles, None),
+        TrustBundles::Partial(bundles, others) => (bundles, Some(*others)),
     };
     let optional = source.optional == Some(true);
     let (mut matches, none) = if let Some(name) = &source.name {
@@ -136,8 +138,10 @@ pub(crate) fn trust_anchors(
         Some(_) => matches.is_empty(),
         None => source.label_selector.is_some(),
     };
-    if is_partial && may_have_more {
-        return Err(TrustBundleError::Partial);
+    let named = source.name.as_ref().or(source.signer_name.as_ref());
+    let is_missing = named.is_some_and(|name| missing.contains(name));
+    if let Some(others) = others.filter(|_| may_have_more && !is_missing) {
+        return Err(TrustBundleError::Partial(others));
     }
     if matches.is_empty() && !optional {
         return Err(none);

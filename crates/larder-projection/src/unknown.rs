@@ -14,7 +14,7 @@
 mod any_keys;
 mod sameness;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use larder_objects::{Kind, SecretBytes, manifest::Recipe};
 
@@ -50,13 +50,24 @@ pub enum Question {
     Exists(ObjectId),
     /// Whether the object is there, and has this key.
     HasKey(ObjectId, Arc<str>),
+    /// Whether something is there that only a cluster has: `ClusterTrustBundle ca`.
+    Fact(Arc<str>),
 }
 
 impl Question {
-    /// The object that it is about.
-    pub fn object(&self) -> &ObjectId {
+    /// The ConfigMap or Secret that it is about.
+    pub fn object(&self) -> Option<&ObjectId> {
         match self {
-            Self::Exists(object) | Self::HasKey(object, _) => object,
+            Self::Exists(object) | Self::HasKey(object, _) => Some(object),
+            Self::Fact(_) => None,
+        }
+    }
+
+    /// What it is about: `secret shop-tls`.
+    pub fn subject(&self) -> String {
+        match self {
+            Self::Exists(object) | Self::HasKey(object, _) => object.to_string(),
+            Self::Fact(what) => what.to_string(),
         }
     }
 }
@@ -67,6 +78,7 @@ impl fmt::Display for Question {
         match self {
             Self::Exists(object) => write!(f, "{object}"),
             Self::HasKey(object, key) => write!(f, "{object} key {key}"),
+            Self::Fact(what) => f.write_str(what),
         }
     }
 }
@@ -144,10 +156,10 @@ impl UnknownSource {
 
     /// Whether its bytes may be `text`.
     fn may_be(&self, text: &[u8]) -> bool {
-        let is_address = |byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':' | b',');
+        let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
         match self.form {
             Form::Any => true,
-            Form::Address => !text.is_empty() && text.iter().all(is_address),
+            Form::Address => str::from_utf8(text).is_ok_and(|all| all.split(',').all(is_address)),
             Form::Number => !text.is_empty() && text.iter().all(u8::is_ascii_digit),
         }
     }
@@ -501,7 +513,7 @@ mod tests {
                 let yes: BTreeSet<&str> = yes.iter().copied().collect();
                 let answer = |asked: &Question| match asked {
                     Question::HasKey(_, key) => yes.contains(&**key),
-                    Question::Exists(_) => false,
+                    Question::Exists(_) | Question::Fact(_) => false,
                 };
                 let value = one.value(&yes).map(|text| Unknown::of_text(text.as_bytes()));
                 prop_assert_eq!(first.settled(&answer), value.clone());

@@ -39,11 +39,18 @@ mod sides;
 mod sub_paths;
 mod tree;
 
-use std::{panic::resume_unwind, path::Path, process::ExitCode, thread};
+use std::{collections::HashSet, panic::resume_unwind, path::Path, process::ExitCode, thread};
 
-use larder_objects::manifest::{Loader, Manifests};
+use larder_objects::{
+    Kind, ObjectKey,
+    manifest::{Loader, Manifests},
+};
+use serde_json::Value;
 
-use self::json::Report;
+use self::{
+    compare::{Comparison, LeftOut},
+    json::Report,
+};
 use crate::{
     args::{DiffArgs, DiffOutput},
     offline::{ClusterObjects, Offline, Outside},
@@ -71,21 +78,9 @@ pub fn manifests_of_revision(directory: &Path, revision: &str) -> Option<Manifes
 
 fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let sides = sides::load(args)?;
-    let world = |side| match &sides.cluster {
-        Some(not_read) => Offline::of_cluster(side, not_read),
-        None => Offline::new(side, ClusterObjects::Assumed),
-    };
-    let (mut from, mut to) = in_parallel(|| world(sides.from), || world(sides.to));
-    if sides.cluster.is_some() {
-        // An object that neither the API server nor the manifests have is missing.
-        from.assume_written();
-        to.assume_written();
-    } else {
-        from.take_outside(Outside::Perhaps { other: &to });
-        to.take_outside(Outside::Perhaps { other: &from });
-    }
+    let (from, to) = worlds(sides.from, sides.to, sides.cluster.as_ref());
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
-    let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods, sides.left_out);
+    let comparison = Comparison::new(&from, &from_pods, &to, &to_pods, sides.left_out);
     output::results(|out| match args.output {
         DiffOutput::Json => write_json(out, &Report::new(&comparison, args.show_secrets)),
         DiffOutput::Yaml => write_yaml(out, &Report::new(&comparison, args.show_secrets)),
@@ -105,6 +100,36 @@ fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Both sides, with what is not known of them. One of an API server has the objects that could not be read of it.
+fn worlds(
+    from: Manifests,
+    to: Manifests,
+    cluster: Option<&HashSet<(Kind, ObjectKey)>>,
+) -> (Offline, Offline) {
+    let world = |side| match cluster {
+        Some(not_read) => Offline::of_cluster(side, not_read),
+        None => Offline::new(side, ClusterObjects::Assumed),
+    };
+    let (mut from, mut to) = in_parallel(|| world(from), || world(to));
+    if cluster.is_some() {
+        // An object that neither the API server nor the manifests have is missing.
+        from.assume_written();
+        to.assume_written();
+    } else {
+        from.take_outside(Outside::Perhaps { other: &to });
+        to.take_outside(Outside::Perhaps { other: &from });
+    }
+    (from, to)
+}
+
+/// The report of `larder diff -o json --show-secrets`. For tests that hold it to a model.
+pub fn diff_report(from: Manifests, to: Manifests) -> Value {
+    let (from, to) = worlds(from, to, None);
+    let (from_pods, to_pods) = (rendered(&from), rendered(&to));
+    let comparison = Comparison::new(&from, &from_pods, &to, &to_pods, LeftOut::default());
+    serde_json::to_value(Report::new(&comparison, true)).unwrap_or_default()
 }
 
 fn rendered(world: &Offline) -> Vec<RenderedPod<'_>> {

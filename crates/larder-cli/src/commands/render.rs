@@ -10,6 +10,9 @@ mod tree;
 
 use std::{collections::BTreeSet, process::ExitCode};
 
+use larder_objects::manifest::Manifests;
+use serde_json::Value;
+
 use crate::{
     agent::{default_namespace, origin},
     args::{RenderArgs, RenderOutput},
@@ -68,6 +71,19 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
         failed |= !files::write(dir, &rendered)?;
     }
     Ok(partial_if(failed))
+}
+
+/// The report of `larder render -o json`, and its trees. For tests that hold them to a model.
+pub fn render_report(manifests: Manifests, assume_missing: bool) -> (Value, String) {
+    let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
+    if assume_missing {
+        offline.take_outside(Outside::Assumed);
+    }
+    let pods = offline.pods.iter();
+    let rendered: Vec<_> = pods.map(|pod| RenderedPod::new(pod, &offline)).collect();
+    let json = serde_json::to_value(document(&rendered, &BTreeSet::new(), &[]));
+    let trees = tree::trees(&rendered, false, false).map(|tree| tree.render(Style::PLAIN));
+    (json.unwrap_or_default(), trees.collect())
 }
 
 /// The requested pods.

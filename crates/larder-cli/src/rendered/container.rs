@@ -38,7 +38,7 @@ pub(crate) struct Start {
     pub(crate) error: Option<String>,
     /// What must be true, and nobody knows.
     pub(crate) needs: BTreeSet<Question>,
-    /// Values that must be there, and are only perhaps.
+    /// Values that must be there, and be part of a path.
     pub(crate) values: Vec<Unknown>,
 }
 
@@ -51,7 +51,7 @@ impl Start {
             .filter(|own| own.object() == need.object());
         match need {
             Question::Exists(_) => same_object.next().is_some(),
-            Question::HasKey(..) => same_object.any(|own| own == need),
+            Question::HasKey(..) | Question::Fact(_) => same_object.any(|own| own == need),
         }
     }
 }

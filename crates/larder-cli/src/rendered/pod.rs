@@ -16,7 +16,7 @@ use larder_projection::{
     mounts, partial_environment, partial_mounts, pod_volumes, project, used_volumes,
 };
 
-use crate::offline::{Offline, OfflinePod};
+use crate::offline::{Offline, OfflinePod, Workload};
 
 /// One pod, with the view of each of its containers.
 pub(crate) struct RenderedPod<'a> {
@@ -26,8 +26,7 @@ pub(crate) struct RenderedPod<'a> {
     pub(crate) offline: &'a Offline,
     /// Place of the pod in the manifests.
     pub(crate) source: &'a str,
-    /// The kind of the workload whose pod it is; `Pod` for one of its own.
-    pub(crate) workload_kind: &'a str,
+    pub(crate) workload: &'a Workload,
     /// All containers: init, regular, ephemeral.
     pub(crate) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
     /// Of each container that does not start, what can be computed of its view.
@@ -90,7 +89,7 @@ impl<'a> RenderedPod<'a> {
     }
 
     pub(crate) fn new(pod: &'a OfflinePod, offline: &'a Offline) -> Self {
-        let workload_kind = &pod.workload_kind;
+        let workload = &pod.workload;
         let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
         let views = containers(pod);
         let views: Vec<_> = views
@@ -133,7 +132,7 @@ impl<'a> RenderedPod<'a> {
             inputs,
             offline,
             source,
-            workload_kind,
+            workload,
             containers: views,
             partial,
             used: used_volumes(pod),

@@ -8,8 +8,7 @@ use k8s_openapi::api::core::v1::Volume;
 use larder_agent::annotations;
 use larder_objects::Kind;
 use larder_projection::{
-    Absent, ContainerView, Environment, Inputs, Mount, Origin, TrustBundles, expand, fs_group,
-    pod_volumes,
+    Absent, ContainerView, Environment, Inputs, Mount, Origin, expand, fs_group, pod_volumes,
 };
 use serde_json::Value;
 
@@ -65,11 +64,6 @@ pub(super) fn of_container(
     too_large(view, &mut found);
     found.extend(unreadable(pod, container, view));
     found
-}
-
-/// Whether the manifests are those of an API server, which has more than was asked for.
-fn is_of_cluster(pod: &RenderedPod<'_>) -> bool {
-    matches!(pod.inputs.trust_bundles, TrustBundles::Partial(_))
 }
 
 /// Files that the process may not read: it is no root, they are of root, and the pod names no group for them.
@@ -308,7 +302,7 @@ pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
     let secrets = secrets.filter(|_| !pod.offline.takes_outside);
     let secrets = secrets.map(|text| ("imagePullSecrets".to_owned(), text));
     let (namespace, account) = (pod.namespace(), pod.account());
-    let has_account = pod.offline.has_account(namespace, account) || is_of_cluster(pod);
+    let has_account = pod.offline.has_account(namespace, account) || pod.offline.is_of_cluster;
     let account = (!has_account).then(|| {
         let text = format!("ServiceAccount {account} is not among the manifests");
         ("serviceAccountName".to_owned(), text)
@@ -317,7 +311,8 @@ pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
         let claim = &volume.persistent_volume_claim.as_ref()?.claim_name;
         // Those of a StatefulSet are made with its pods.
         let is_made = *claim == format!("{}-{}-0", volume.name, pod.name());
-        let is_there = is_made || pod.offline.has_claim(namespace, claim) || is_of_cluster(pod);
+        let is_there =
+            is_made || pod.offline.has_claim(namespace, claim) || pod.offline.is_of_cluster;
         let text = format!("PersistentVolumeClaim {claim} is not among the manifests");
         (!is_there).then(|| (format!("volume {}", volume.name), text))
     });

@@ -12,8 +12,8 @@ use crate::{
 const CHARTS: &str = include_str!("charts.yaml");
 const PODS: [&str; 7] = [
     "grafana",
-    "jenkins",
-    "loki",
+    "jenkins-0",
+    "loki-0",
     "node-exporter",
     "operator",
     "prometheus-server",
@@ -49,7 +49,7 @@ async fn charts_are_delivered_with_an_address_for_their_pods() {
     assert_eq!(wait.code, 0, "{wait:?}");
     let names: Vec<_> = pods(&desk).iter().map(|pod| pod["name"].clone()).collect();
     assert_eq!(names, PODS);
-    assert_eq!(variable(&desk, "loki", "loki", "MY_POD_IPS"), "10.1.2.3");
+    assert_eq!(variable(&desk, "loki-0", "loki", "MY_POD_IPS"), "10.1.2.3");
     // In the network of the node, a pod has the node's.
     assert_eq!(
         variable(&desk, "node-exporter", "node-exporter", "HOST_IP"),
@@ -69,7 +69,7 @@ async fn address_of_the_configuration_is_taken_too() {
     agent.summary();
     let wait = desk.run("status --wait --timeout 60s --root-dir root");
     assert_eq!(wait.code, 0, "{wait:?}");
-    assert_eq!(variable(&desk, "loki", "loki", "MY_POD_IPS"), "10.1.2.3");
+    assert_eq!(variable(&desk, "loki-0", "loki", "MY_POD_IPS"), "10.1.2.3");
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn without_an_address_the_reason_names_the_flag() {
     for ((name, reason), expected) in
         waiting(&pods(&desk))
             .into_iter()
-            .zip(["grafana", "loki", "prometheus-server"])
+            .zip(["grafana", "loki-0", "prometheus-server"])
     {
         assert_eq!(name, expected);
         for part in ["status.podIP", "--pod-address"] {

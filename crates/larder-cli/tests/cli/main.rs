@@ -52,7 +52,6 @@ mod ui;
 mod upgrade;
 mod vectors;
 mod warnings;
-mod worlds;
 
 use std::{
     fs,

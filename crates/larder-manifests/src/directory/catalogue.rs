@@ -423,14 +423,14 @@ mod tests {
     #[test]
     fn of_two_workloads_with_one_pod_both_are_named() {
         let mut catalogue = Catalogue::default();
-        for (file, kind) in [("f", "Deployment"), ("g", "StatefulSet")] {
+        for (file, kind) in [("f", "Deployment"), ("g", "DaemonSet")] {
             let mut loader = Loader::new("n");
             loader.text(file, &format!("apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web}}\nspec: {{template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}\n"));
             catalogue.read(Reading::new(file.into(), loader.finish()));
         }
         assert_eq!(
             catalogue.problems(),
-            ["g: Pod n/web (of StatefulSet web) is already defined in f (of Deployment web)"]
+            ["g: Pod n/web (of DaemonSet web) is already defined in f (of Deployment web)"]
         );
     }
 

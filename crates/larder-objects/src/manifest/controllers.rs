@@ -8,7 +8,25 @@ use serde_json::Value;
 /// Fields of a pod by path, each with the value, or `None` if only a cluster knows it.
 pub type SetFields = BTreeMap<String, Option<String>>;
 
-/// The fields that the controller of `workload` sets. Of the pods of a StatefulSet, those of the first one.
+/// The ordinal of the first pod of a StatefulSet.
+fn first_ordinal(stateful_set: &Value) -> u64 {
+    let start = stateful_set.pointer("/spec/ordinals/start");
+    start.and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// The name of the pod of `workload` that stands for all: of a StatefulSet the first one. The names of others are not known,
+/// so theirs is that of the workload.
+pub(super) fn pod_name(workload: &Value) -> Value {
+    let name = workload.pointer("/metadata/name");
+    match name.and_then(Value::as_str) {
+        Some(name) if workload["kind"] == "StatefulSet" => {
+            format!("{name}-{}", first_ordinal(workload)).into()
+        }
+        _ => name.cloned().unwrap_or_default(),
+    }
+}
+
+/// The fields that the controller of `workload` sets, in the pod of [`pod_name`].
 pub(super) fn set_fields(workload: &Value) -> SetFields {
     let text = |pointer| workload.pointer(pointer).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or_default();
@@ -24,17 +42,16 @@ pub(super) fn set_fields(workload: &Value) -> SetFields {
             ("pod-template-generation", None),
         ]),
         "StatefulSet" => {
-            let first = workload
-                .pointer("/spec/ordinals/start")
-                .and_then(Value::as_u64)
-                .unwrap_or(0);
-            let name = name.map(|name| format!("{name}-{first}"));
+            let first = first_ordinal(workload);
             labels.extend([
                 ("apps.kubernetes.io/pod-index", Some(first.to_string())),
                 ("controller-revision-hash", None),
-                ("statefulset.kubernetes.io/pod-name", name.clone()),
+                (
+                    "statefulset.kubernetes.io/pod-name",
+                    pod_name(workload).as_str().map(str::to_owned),
+                ),
             ]);
-            fields.insert("metadata.name".to_owned(), name);
+            fields.remove("metadata.name");
         }
         "Job" | "CronJob" => {
             let spec = workload.pointer(match kind {

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
-use super::{Problem, typed::wrong_type};
+use super::{Problem, controllers, typed::wrong_type};
 use crate::{FieldPath, encoding::decode_base64, stable_pod_uid};
 
 /// Fields that map names to text; in these, `null` is an empty text, elsewhere it is an absent field.
@@ -122,12 +122,13 @@ pub(super) fn pod_of_workload(
     mut workload: Value,
     template: &'static str,
 ) -> Result<Value, Problem> {
+    let name = controllers::pod_name(&workload);
     let mut take = |pointer: &str| {
         workload
             .pointer_mut(pointer)
             .map_or(Value::Null, Value::take)
     };
-    let (name, namespace) = (take("/metadata/name"), take("/metadata/namespace"));
+    let namespace = take("/metadata/namespace");
     let claims = take("/spec/volumeClaimTemplates");
     let pointer = format!("/{}", template.replace('.', "/"));
     let Value::Object(mut pod) = take(&pointer) else {
@@ -151,7 +152,7 @@ pub(super) fn pod_of_workload(
     Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
 }
 
-fn add_claims(spec: &mut Value, claims: &[Value], workload: &str) {
+fn add_claims(spec: &mut Value, claims: &[Value], pod: &str) {
     let Value::Object(spec) = spec else { return };
     let volumes = spec.entry("volumes").or_insert_with(|| json!([]));
     let Value::Array(volumes) = volumes else {
@@ -169,7 +170,7 @@ fn add_claims(spec: &mut Value, claims: &[Value], workload: &str) {
     for name in names.filter(|name| added.insert(*name)) {
         volumes.push(json!({
             "name": name,
-            "persistentVolumeClaim": {"claimName": format!("{name}-{workload}-0")},
+            "persistentVolumeClaim": {"claimName": format!("{name}-{pod}")},
         }));
     }
 }

@@ -123,7 +123,7 @@ fn every_workload_gives_the_pod_of_its_template() {
         &text,
         expect![[r#"
             Pod prod/deployment of Deployment deployment at app.yaml: document 1, line 2
-            Pod prod/statefulset of StatefulSet statefulset at app.yaml: document 2, line 11
+            Pod prod/statefulset-0 of StatefulSet statefulset at app.yaml: document 2, line 11
             Pod prod/daemonset of DaemonSet daemonset at app.yaml: document 3, line 20
             Pod prod/replicaset of ReplicaSet replicaset at app.yaml: document 4, line 29
             Pod prod/replicationcontroller of ReplicationController replicationcontroller at app.yaml: document 5, line 38
@@ -206,6 +206,7 @@ apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db}
 spec:
+  ordinals: {start: 3}
   volumeClaimTemplates: [{metadata: {name: data}}]
   template:
     spec:
@@ -218,7 +219,7 @@ spec:
         .persistent_volume_claim
         .as_ref()
         .unwrap();
-    assert_eq!(claim.claim_name, "data-db-0");
+    assert_eq!(claim.claim_name, "data-db-3");
 }
 
 #[test]
@@ -412,12 +413,14 @@ fn workloads_whose_pods_would_share_a_name_are_both_named() {
     loader.text(
         "b.yaml",
         &[
-            workload("StatefulSet"),
+            workload("ReplicaSet"),
             pod.to_owned(),
             workload("Deployment"),
         ]
         .join("---\n"),
     );
+    // Its pod is web-0.
+    loader.text("b2.yaml", &workload("StatefulSet"));
     loader.text("c.yaml", &pod.replace("name: web", "name: other"));
     loader.text(
         "d.yaml",
@@ -425,14 +428,16 @@ fn workloads_whose_pods_would_share_a_name_are_both_named() {
     );
     expect![[r#"
         Pod default/web of Deployment web at a.yaml: document 1, line 1
+        Pod default/web-0 of StatefulSet web at b2.yaml: document 1, line 1
         Pod default/other at c.yaml: document 1, line 1
-        error: b.yaml: document 1, line 1: StatefulSet "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
+        error: b.yaml: document 1, line 1: ReplicaSet "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
         error: b.yaml: document 2, line 6: Pod "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
         error: b.yaml: document 3, line 11: Deployment "web": already defined in a.yaml: document 1, line 1
         error: d.yaml: document 1, line 1: DaemonSet "other": the pod default/other is already made from Pod other in c.yaml: document 1, line 1; give one of the two another name
         warning: a.yaml: document 1, line 4: Deployment "web": spec.selector: Required value; the API server rejects it
-        warning: b.yaml: document 1, line 4: StatefulSet "web": spec.selector: Required value; the API server rejects it
+        warning: b.yaml: document 1, line 4: ReplicaSet "web": spec.selector: Required value; the API server rejects it
         warning: b.yaml: document 3, line 14: Deployment "web": spec.selector: Required value; the API server rejects it
+        warning: b2.yaml: document 1, line 4: StatefulSet "web": spec.selector: Required value; the API server rejects it
         warning: d.yaml: document 1, line 4: DaemonSet "other": spec.selector: Required value; the API server rejects it
     "#]]
     .assert_eq(&show(&loader.finish()));

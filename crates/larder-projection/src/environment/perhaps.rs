@@ -1,10 +1,14 @@
 //! Variables that are perhaps set: by optional keys, and by all keys, of objects that nobody knows.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
-use super::{Builder, EnvironmentError, Piecewise, Referred, Variable, missing, of_unknown};
+use k8s_openapi::api::core::v1::FileKeySelector;
+
+use super::{
+    Builder, EnvironmentError, Piecewise, Referred, Variable, VariableSource, missing, of_unknown,
+};
 use crate::{
-    AnyKeys, Question, Unknown, UnknownSource,
+    AnyKeys, Origin, Question, Unknown, UnknownSource,
     inputs::{Keyed, UnknownPart},
     service_links,
     unknown::MAX_DEPTH,
@@ -42,6 +46,28 @@ impl<'a> Builder<'a> {
         }
         self.environment.any_keys.push(all);
         Ok(())
+    }
+
+    /// The key of a file that containers of the pod write.
+    pub(super) fn written_later(
+        &mut self,
+        selector: &FileKeySelector,
+        origin: Origin<'a>,
+    ) -> VariableSource<'a> {
+        let FileKeySelector {
+            key,
+            path,
+            volume_name,
+            ..
+        } = selector;
+        let what: Arc<str> = format!("{path} of volume {volume_name} key {key}").into();
+        let value = of_unknown(Unknown::of_fact(Arc::clone(&what)), origin);
+        let question = Question::Fact(what);
+        if selector.optional == Some(true) {
+            return VariableSource::Perhaps(question, value);
+        }
+        self.environment.needs.insert(question);
+        value.into()
     }
 
     /// Sets a variable if the answer to `question` is yes; otherwise it stays as it is.

@@ -1,14 +1,17 @@
 //! The sources of projected volumes, and those that only these have: tokens, trust anchors, certificates.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{
-    PodCertificateProjection, ServiceAccountTokenProjection, VolumeProjection,
+    ClusterTrustBundleProjection, PodCertificateProjection, ServiceAccountTokenProjection,
+    VolumeProjection,
 };
 use larder_objects::{ConfigMap, Secret};
 
 use super::{Collector, SourceError, fs_group, fs_user, owned};
 use crate::{
-    File, Origin, SourceKey, TokenRequest, TrustBundleError, Unavailable, Unknown, Value,
-    VolumePath, trust_bundle::trust_anchors,
+    Existence, File, Origin, Question, SourceKey, TokenRequest, TrustBundleError, Unavailable,
+    Unknown, Value, VolumePath, trust_bundle::trust_anchors,
 };
 
 impl<'a> Collector<'a> {
@@ -28,24 +31,7 @@ impl<'a> Collector<'a> {
         } else if let Some(source) = &source.service_account_token {
             self.token(source)
         } else if let Some(source) = &source.cluster_trust_bundle {
-            let data = match trust_anchors(&self.inputs.trust_bundles, source) {
-                Ok(anchors) => owned(anchors.into_bytes()),
-                Err(error) => {
-                    let named = source.name.as_ref().or(source.signer_name.as_ref());
-                    let what = format!("ClusterTrustBundle {}", named.map_or("", |name| name));
-                    let unknown = match error {
-                        TrustBundleError::Partial => Some(Unknown::of_fact(what)),
-                        TrustBundleError::NotFound(_) | TrustBundleError::NoMatch => {
-                            let assumptions = &self.inputs.assumptions;
-                            let is_missing = named
-                                .is_some_and(|name| assumptions.missing_bundles.contains(name));
-                            assumptions.written_later(what).filter(|_| !is_missing)
-                        }
-                        _ => None,
-                    };
-                    unknown.ok_or(error)?.into()
-                }
-            };
+            let data = self.trust_anchors(source)?;
             let file = self.special(data, source.user)?;
             self.add(VolumePath::parse(&source.path)?, file, Origin::TrustBundle);
             Ok(())
@@ -54,6 +40,25 @@ impl<'a> Collector<'a> {
         } else {
             Ok(())
         }
+    }
+
+    fn trust_anchors(
+        &mut self,
+        source: &'a ClusterTrustBundleProjection,
+    ) -> Result<Value<'a>, SourceError> {
+        let missing = &self.inputs.assumptions.missing_bundles;
+        let others = match trust_anchors(&self.inputs.trust_bundles, missing, source) {
+            Ok(anchors) => return Ok(owned(anchors.into_bytes())),
+            Err(TrustBundleError::Partial(others)) => others,
+            Err(error) => return Err(error.into()),
+        };
+        let named = source.name.as_deref().or(source.signer_name.as_deref());
+        let what: Arc<str> = format!("ClusterTrustBundle {}", named.unwrap_or_default()).into();
+        if others == Existence::Unsure && source.optional != Some(true) {
+            let needs = &mut self.projection.needs;
+            needs.insert(Question::Fact(Arc::clone(&what)));
+        }
+        Ok(Unknown::of_fact(what).into())
     }
 
     fn token(&mut self, source: &'a ServiceAccountTokenProjection) -> Result<(), SourceError> {

@@ -134,10 +134,11 @@ fn data(completion: &Completion, kind: Kind) -> Option<&BTreeMap<String, String>
 }
 
 fn is_true(completion: &Completion, question: &Question) -> bool {
-    let data = data(completion, question.object().kind);
+    let data = data(completion, question.object().unwrap().kind);
     match question {
         Question::Exists(_) => data.is_some(),
         Question::HasKey(_, key) => data.is_some_and(|data| data.contains_key(&**key)),
+        Question::Fact(_) => unreachable!("its pods read none"),
     }
 }
 

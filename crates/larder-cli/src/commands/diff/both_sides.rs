@@ -5,7 +5,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use larder_projection::{AnyFiles, AnyKeys, Environment, Origin, Sameness, Unknown, Variable};
+use larder_projection::{
+    AnyFiles, AnyKeys, Environment, ObjectId, Question, Sameness, Unknown, Variable,
+};
 use serde::Serialize;
 
 use super::{
@@ -35,6 +37,8 @@ impl ServiceVariables {
 pub(super) struct BothSides<'s, 'r> {
     pub(super) from: &'s ContainerContent<'r>,
     pub(super) to: &'s ContainerContent<'r>,
+    /// What either side needs to start.
+    pub(super) needs: BTreeSet<&'s Question>,
 }
 
 pub(super) type VariableSides<'r> = (
@@ -51,10 +55,12 @@ impl<'r> BothSides<'_, 'r> {
             .environment
             .iter()
             .chain(self.to.environment.iter());
-        let names: BTreeSet<_> = names.map(|(name, _)| name).collect();
+        let mut names: BTreeSet<_> = names.map(|(name, _)| Cow::Borrowed(name)).collect();
+        names.extend(self.needed_names().map(Cow::Owned));
         let sides = names.into_iter().map(|name| {
             let (from, to) = (self.from.environment, self.to.environment);
-            (Cow::Borrowed(name), from.look_up(name), to.look_up(name))
+            let (from, to) = (from.look_up(&name), to.look_up(&name));
+            (name, from, to)
         });
         let value = |one: &Option<Cow<'r, Variable<'r>>>| one.as_ref().map(|one| one.value.clone());
         sides
@@ -62,17 +68,45 @@ impl<'r> BothSides<'_, 'r> {
             .collect()
     }
 
+    /// The keys that a start needs, of objects whose keys are not known.
+    fn needed_keys(&self) -> impl Iterator<Item = (&ObjectId, &str)> {
+        self.needs.iter().filter_map(|need| match need {
+            Question::HasKey(object, key) => Some((object, &**key)),
+            Question::Exists(_) | Question::Fact(_) => None,
+        })
+    }
+
+    /// The variables of such keys.
+    fn needed_names(&self) -> impl Iterator<Item = String> {
+        self.needed_keys().flat_map(|(object, key)| {
+            let all = [self.from, self.to].into_iter();
+            let all = all.flat_map(|side| side.environment.any_keys());
+            let of_object = all.filter(move |any| any.object == *object);
+            of_object.map(move |any| format!("{}{key}", any.prefix))
+        })
+    }
+
+    /// The paths of such keys.
+    fn needed_paths(&self) -> impl Iterator<Item = String> {
+        self.needed_keys().flat_map(|(object, key)| {
+            let all = [self.from, self.to].into_iter();
+            let all = all.flat_map(ContainerContent::any_files);
+            let of_object =
+                all.filter(move |(_, all)| all.iter().any(|any| any.keys.object == *object));
+            of_object.map(move |(root, _)| format!("{root}/{key}"))
+        })
+    }
+
     /// Takes out the variables that only Services set: new pods get or lose them, and nobody starts again for them.
     pub(super) fn without_services(
+        &self,
         variables: Vec<VariableSides<'r>>,
         services: &mut ServiceVariables,
     ) -> Vec<VariableSides<'r>> {
-        let is_of_service = |one: &Option<Cow<'r, Variable<'r>>>| {
-            let one = one.as_ref();
-            one.is_none_or(|one| matches!(one.origin, Origin::Service { .. }))
+        let is_own = |(name, ..): &VariableSides<'r>| {
+            let mut sides = [self.from, self.to].into_iter();
+            sides.any(|side| side.environment.own(name).is_some())
         };
-        let is_own =
-            |(_, from, to): &VariableSides<'r>| !(is_of_service(from) && is_of_service(to));
         let (own, of_services): (Vec<_>, Vec<_>) = variables.into_iter().partition(is_own);
         for (name, from, to) in of_services {
             let names = match (from, to) {
@@ -92,6 +126,7 @@ impl<'r> BothSides<'_, 'r> {
             .paths()
             .into_iter()
             .chain(self.to.paths())
+            .chain(self.needed_paths())
             .collect();
         let sides = paths.into_iter().map(|path| {
             let sides = (self.from.look_up(&path), self.to.look_up(&path));

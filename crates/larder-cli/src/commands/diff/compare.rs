@@ -136,7 +136,7 @@ impl<'r> Comparison<'r> {
     ) -> Self {
         let by_name = |pods: &'r [RenderedPod<'r>]| -> HashMap<_, _> {
             let pods = pods.iter();
-            pods.map(|pod| ((pod.namespace(), pod.name(), pod.workload_kind), pod))
+            pods.map(|pod| ((pod.namespace(), pod.workload), pod))
                 .collect()
         };
         // Whether one differs is seen in its containers.
@@ -145,8 +145,8 @@ impl<'r> Comparison<'r> {
         let mut notes = Notes::default();
         let pods = sides
             .into_iter()
-            .filter_map(|((namespace, name, _), sides)| {
-                let key = ObjectKey::new(namespace, name);
+            .filter_map(|((namespace, workload), sides)| {
+                let key = ObjectKey::new(namespace, workload.name.as_str());
                 let is_in_doubt = left_out.in_doubt.contains(&key);
                 if is_in_doubt && !matches!(sides, Edit::Changed(..)) {
                     return None;

@@ -1,13 +1,19 @@
 //! The differences of one container, and its verdict.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use larder_projection::{ContainerView, ObjectId, Origin, Question, Sameness, Unknown, Variable};
 
 use super::{
     both_sides::{BothSides, ServiceVariables},
     edits::{Edit, Edits},
-    outcome::{DiffPart, Effect, Outcome, file_effect, outcomes, permissions, same_mount},
+    outcome::{
+        DiffPart, Effect, Outcome, VariableTerm, file_effect, outcomes, permissions, same_mount,
+    },
     sub_paths::SubPathDiff,
 };
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, RenderedPod, ShownMount, Start};
@@ -99,13 +105,94 @@ pub(super) fn states<'r>(pod: &'r RenderedPod<'r>) -> impl Iterator<Item = Conta
     })
 }
 
-/// What differs of a container, if some of it is there on both sides.
+/// What differs of a container that both sides have.
 #[derive(Default)]
-struct Differences<'r> {
+struct Differences<'p, 'r> {
+    parts: Vec<DiffPart<'p, 'r>>,
     /// Each with the number of its part.
     variables: Vec<(usize, Cow<'r, str>, Edit<Cow<'r, Variable<'r>>>)>,
     files: Vec<(usize, String, Edit<MountedFile<'r>>)>,
     mounts: Edits<&'r str, ShownMount<'r>>,
+}
+
+/// What decides who sees that a file differs.
+struct FileEffects<'e, 'r> {
+    mounts: Edits<&'r str, ShownMount<'r>>,
+    /// The result of [`SubPathDiff::shown`].
+    shown: BTreeSet<&'r str>,
+    /// Whether the pod asks for updates of files that are mounted by `subPath`.
+    asks: bool,
+    /// The immutable object that a file comes from, if that differs.
+    pinned: &'e dyn Fn(&Origin<'_>) -> Option<String>,
+}
+
+/// The paths that do not have the same, with what is there on both sides.
+type FileSides<'r> = BTreeMap<String, (PathTerm<'r>, PathTerm<'r>)>;
+
+impl<'r> FileEffects<'_, 'r> {
+    fn sub_path(&self, path: &str, (from, to): &(PathTerm<'r>, PathTerm<'r>)) -> SubPathDiff {
+        let shown_sides = (from.shown(), to.shown());
+        let has_other_mount = |path: &str| self.mounts.contains_key(path);
+        SubPathDiff::of_file(path, &shown_sides, has_other_mount, &self.shown, self.asks)
+    }
+
+    fn of(&self, path: &str, sides: &(PathTerm<'r>, PathTerm<'r>)) -> Effect {
+        let mut files = sides.0.files().chain(sides.1.files());
+        let is_pinned = files.any(|file| {
+            let origin = file.origin.as_deref();
+            origin.is_some_and(|origin| (self.pinned)(origin).is_some())
+        });
+        file_effect(self.sub_path(path, sides), is_pinned)
+    }
+}
+
+impl<'p, 'r> Differences<'p, 'r> {
+    fn of(
+        sides: &BothSides<'_, 'r>,
+        files: &'p FileSides<'r>,
+        effects: &FileEffects<'_, 'r>,
+        services: &mut ServiceVariables,
+    ) -> Self {
+        let mut found = Self::default();
+        for (name, from, to) in sides.without_services(sides.variables(), services) {
+            let terms = [sides.from, sides.to].map(|side| VariableTerm::of(side, &name));
+            let part = found.add(DiffPart::Variable(Box::new(terms)));
+            let edit = Edit::of(from, to);
+            found.variables.extend(edit.map(|edit| (part, name, edit)));
+        }
+        for (path, sides) in files {
+            let part = DiffPart::File(&sides.0, &sides.1, effects.of(path, sides));
+            let part = found.add(part);
+            let edit = Edit::of(sides.0.shown(), sides.1.shown());
+            let edit = edit.map(|edit| (part, path.clone(), edit));
+            found.files.extend(edit);
+        }
+        for open in sides.names_left_open() {
+            let part = found.add(open.part);
+            let files = open.files.into_iter();
+            found
+                .files
+                .extend(files.map(|(path, edit)| (part, path, edit)));
+            let variables = open.variables.into_iter();
+            let variables = variables.map(|(name, edit)| (part, Cow::Owned(name), edit));
+            found.variables.extend(variables);
+        }
+        found.parts.extend(effects.mounts.values().map(mount_part));
+        found.mounts = effects.mounts.clone();
+        found
+    }
+
+    /// Adds a part, and returns its number.
+    fn add(&mut self, part: DiffPart<'p, 'r>) -> usize {
+        self.parts.push(part);
+        self.parts.len() - 1
+    }
+
+    /// Keeps what may differ.
+    fn retain(&mut self, may_differ: &[bool]) {
+        self.variables.retain(|(part, ..)| may_differ[*part]);
+        self.files.retain(|(part, ..)| may_differ[*part]);
+    }
 }
 
 impl<'r> ContainerDiff<'r> {
@@ -118,94 +205,60 @@ impl<'r> ContainerDiff<'r> {
         to: &'r RenderedPod<'r>,
         services: &mut ServiceVariables,
     ) -> Self {
-        let pinned = |origin: &Origin<'_>| from?.pinned(to, origin);
-        let asks = to.updates_sub_paths();
-        let comparison = before.as_ref().map(|before| BothSides {
-            from: &before.content,
-            to: &after.content,
-        });
         let mut diff = Self::unchanged(&after);
-        let from_start = before.as_ref().map(|before| &before.start);
-        let Some(sides) = comparison else {
-            let outcomes = outcomes(from_start, &after.start, &[]);
-            diff.verdict = verdict(outcomes.possible, outcomes.deciding, &after.start);
-            diff.unless = unless(None, &after, to);
+        let Some(before) = before else {
+            diff.decide(None, &after, to, &[]);
             if !matches!(diff.verdict, Verdict::Fails(_)) {
                 diff.show_all(&after.content);
             }
             return diff;
         };
-        diff.unknown.extend(sides.from.unknown());
-        let mounts = sides.mounts();
-        let file_terms = sides.files();
-        let shown = SubPathDiff::shown(sides.to);
-        let sub_path = |path: &str, terms: &(PathTerm<'r>, PathTerm<'r>)| {
-            let shown_sides = (terms.0.shown(), terms.1.shown());
-            let has_other_mount = |path: &str| mounts.contains_key(path);
-            SubPathDiff::of_file(path, &shown_sides, has_other_mount, &shown, asks)
+        let sides = BothSides {
+            from: &before.content,
+            to: &after.content,
+            needs: before.start.needs.union(&after.start.needs).collect(),
         };
-        let mut parts = Vec::new();
-        let mut found = Differences::default();
-        let variables = BothSides::without_services(sides.variables(), services);
-        for (name, from, to) in variables {
-            let term = |one: &Option<Cow<'r, Variable<'r>>>| {
-                one.as_ref().map(|one| one.value.clone().into_term())
-            };
-            parts.push(DiffPart::Variable(term(&from), term(&to)));
-            found
-                .variables
-                .extend(Edit::of(from, to).map(|edit| (parts.len() - 1, name, edit)));
-        }
-        for (path, terms) in &file_terms {
-            let origins = terms
-                .0
-                .files()
-                .chain(terms.1.files())
-                .filter_map(|one| one.origin.as_deref());
-            let is_pinned = origins.into_iter().any(|origin| pinned(origin).is_some());
-            let effect = file_effect(sub_path(path, terms), is_pinned);
-            parts.push(DiffPart::File(&terms.0, &terms.1, effect));
-            let edit = Edit::of(terms.0.shown(), terms.1.shown());
-            found
-                .files
-                .extend(edit.map(|edit| (parts.len() - 1, path.clone(), edit)));
-        }
-        for open in sides.names_left_open() {
-            let part = parts.len();
-            parts.push(open.part);
-            let files = open.files.into_iter();
-            found
-                .files
-                .extend(files.map(|(path, edit)| (part, path, edit)));
-            let variables = open.variables.into_iter();
-            found
-                .variables
-                .extend(variables.map(|(name, edit)| (part, Cow::Owned(name), edit)));
-        }
-        parts.extend(mounts.values().map(mount_part));
-        found.mounts = mounts.clone();
-        let outcomes = outcomes(from_start, &after.start, &parts);
-        let may_differ = &outcomes.may_differ;
-        found.variables.retain(|(part, ..)| may_differ[*part]);
-        found.files.retain(|(part, ..)| may_differ[*part]);
-        let paths = found
-            .files
-            .iter()
-            .filter_map(|(_, path, _)| Some(sub_path(path, file_terms.get(path)?)));
-        diff.sub_paths = paths.max().unwrap_or(SubPathDiff::None);
-        diff.unless = unless(from_start, &after, to);
-        let fails_before = from_start.is_some_and(|start| start.error.is_some());
-        diff.fails_on_both = after.start.error.clone().filter(|_| fails_before);
-        diff.verdict = verdict(outcomes.possible, outcomes.deciding, &after.start);
-        if let Verdict::Unknown { deciding, .. } = &diff.verdict {
-            diff.unknown.extend(deciding.iter().cloned());
-        }
-        if matches!(diff.verdict, Verdict::Starts) {
-            diff.show_all(&after.content);
-        } else if !matches!(diff.verdict, Verdict::Fails(_)) {
-            diff.show(found, pinned);
+        diff.unknown.extend(sides.from.unknown());
+        let pinned = |origin: &Origin<'_>| from?.pinned(to, origin);
+        let effects = FileEffects {
+            mounts: sides.mounts(),
+            shown: SubPathDiff::shown(sides.to),
+            asks: to.updates_sub_paths(),
+            pinned: &pinned,
+        };
+        let files = sides.files();
+        let mut found = Differences::of(&sides, &files, &effects, services);
+        let may_differ = diff.decide(Some(&before.start), &after, to, &found.parts);
+        found.retain(&may_differ);
+        let paths = found.files.iter();
+        let sub_paths =
+            paths.filter_map(|(_, path, _)| Some(effects.sub_path(path, files.get(path)?)));
+        diff.sub_paths = sub_paths.max().unwrap_or(SubPathDiff::None);
+        match diff.verdict {
+            Verdict::Starts => diff.show_all(&after.content),
+            Verdict::Fails(_) => {}
+            _ => diff.show(found, pinned),
         }
         diff
+    }
+
+    /// Sets the verdict, and returns whether each part may differ.
+    fn decide(
+        &mut self,
+        before: Option<&Start>,
+        after: &ContainerState<'r>,
+        pod: &RenderedPod<'_>,
+        parts: &[DiffPart<'_, 'r>],
+    ) -> Vec<bool> {
+        let outcomes = outcomes(before, &after.start, parts);
+        self.unless = unless(before, after, pod);
+        let fails_before = before.is_some_and(|start| start.error.is_some());
+        self.fails_on_both = after.start.error.clone().filter(|_| fails_before);
+        self.verdict = verdict(outcomes.possible, outcomes.deciding, &after.start);
+        if let Verdict::Unknown { deciding, .. } = &self.verdict {
+            self.unknown.extend(deciding.iter().cloned());
+        }
+        outcomes.may_differ
     }
 
     /// A container that the second side has no longer.
@@ -219,7 +272,7 @@ impl<'r> ContainerDiff<'r> {
     fn unchanged(state: &ContainerState<'r>) -> Self {
         let mut unknown = state.content.unknown();
         let needs = state.start.needs.iter();
-        unknown.extend(needs.map(|need| need.object().to_string()));
+        unknown.extend(needs.map(Question::subject));
         Self {
             container: state.view,
             verdict: Verdict::Same,
@@ -252,7 +305,7 @@ impl<'r> ContainerDiff<'r> {
             .collect();
     }
 
-    fn show(&mut self, found: Differences<'r>, pinned: impl Fn(&Origin<'_>) -> Option<String>) {
+    fn show(&mut self, found: Differences<'_, 'r>, pinned: impl Fn(&Origin<'_>) -> Option<String>) {
         let variables = found.variables.into_iter();
         self.variables = variables.map(|(_, name, edit)| (name, edit)).collect();
         let files = found.files.into_iter();
@@ -314,13 +367,13 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
     let is_needed = |object: &ObjectId| before.needs(&Question::Exists(object.clone()));
     let new = after.start.needs.iter().filter(|need| !before.needs(need));
     let unmet = new.map(|need| {
-        let object = need.object();
         // Of an object that was needed before, only the key is new.
         let what = match need {
-            Question::HasKey(..) if is_needed(object) => need.to_string(),
-            _ => object.to_string(),
+            Question::HasKey(object, _) if is_needed(object) => need.to_string(),
+            _ => need.subject(),
         };
-        let hint = pod.similar_object(object.kind, &object.name);
+        let object = need.object();
+        let hint = object.and_then(|object| pod.similar_object(object.kind, &object.name));
         Unmet { what, hint }
     });
     let mut unmet: BTreeSet<_> = unmet.collect();

@@ -9,12 +9,12 @@
 //!    beside the verdict. But such a condition is a difference by itself, so without another one the verdict is not `same`.
 //! 3. Beyond [`MAX_QUESTIONS`] questions, nothing is certain.
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
-use larder_projection::{Mount, Question, Sameness, Unknown};
+use larder_projection::{Mount, Question, Sameness, Unknown, Variable};
 
 use super::sub_paths::SubPathDiff;
-use crate::rendered::{MountedFile, PathTerm, ShownMount, Start};
+use crate::rendered::{ContainerContent, MountedFile, PathTerm, ShownMount, Start};
 
 /// Most questions of which all answers are tried.
 const MAX_QUESTIONS: usize = 12;
@@ -70,8 +70,8 @@ pub(super) enum Effect {
 
 /// Something that may differ.
 pub(super) enum DiffPart<'p, 'r> {
-    /// A variable; `None` where nothing sets it.
-    Variable(Option<Unknown>, Option<Unknown>),
+    /// A variable on both sides.
+    Variable(Box<[VariableTerm; 2]>),
     /// What is at a path, and who sees that its content differs.
     File(&'p PathTerm<'r>, &'p PathTerm<'r>, Effect),
     /// It differs, whatever is not known.
@@ -80,12 +80,39 @@ pub(super) enum DiffPart<'p, 'r> {
     Unsure(Effect, BTreeSet<String>),
 }
 
+/// A variable on one side; `None` where nothing sets it.
+pub(super) struct VariableTerm {
+    seen: Option<Unknown>,
+    /// Without what only Services set.
+    own: Option<Unknown>,
+}
+
+impl VariableTerm {
+    pub(super) fn of(side: &ContainerContent<'_>, name: &str) -> Self {
+        let term = |found: Option<Cow<'_, Variable<'_>>>| Some(found?.value.clone().into_term());
+        Self {
+            seen: term(side.environment.look_up(name)),
+            own: term(side.environment.own(name)),
+        }
+    }
+
+    /// Whether something other than a Service sets it.
+    fn is_own(&self, is_true: &dyn Fn(&Question) -> bool) -> bool {
+        let own = self.own.as_ref();
+        own.is_some_and(|own| own.settled(is_true).is_some())
+    }
+
+    fn settled(&self, is_true: &dyn Fn(&Question) -> bool) -> Option<Unknown> {
+        self.seen.as_ref()?.settled(is_true)
+    }
+}
+
 impl DiffPart<'_, '_> {
     fn questions(&self, all: &mut BTreeSet<Question>) {
         match self {
-            Self::Variable(from, to) => {
-                let both = from.iter().chain(to);
-                all.extend(both.flat_map(Unknown::questions).cloned());
+            Self::Variable(sides) => {
+                let seen = sides.iter().filter_map(|side| side.seen.as_ref());
+                all.extend(seen.flat_map(Unknown::questions).cloned());
             }
             Self::File(from, to, _) => {
                 for side in [from, to] {
@@ -106,10 +133,16 @@ impl DiffPart<'_, '_> {
     /// What it is for these answers.
     fn settle(&self, is_true: &dyn Fn(&Question) -> bool) -> (Sameness, Effect) {
         match self {
-            Self::Variable(from, to) => {
-                let settled = |side: &Option<Unknown>| side.as_ref()?.settled(is_true);
-                let (from, to) = (settled(from), settled(to));
-                (Sameness::of(from.as_ref(), to.as_ref()), Effect::Restart)
+            Self::Variable(sides) => {
+                let [from, to] = &**sides;
+                // New pods get other variables of Services, and nobody starts again for them.
+                let sameness = if from.is_own(is_true) || to.is_own(is_true) {
+                    let (from, to) = (from.settled(is_true), to.settled(is_true));
+                    Sameness::of(from.as_ref(), to.as_ref())
+                } else {
+                    Sameness::Equal
+                };
+                (sameness, Effect::Restart)
             }
             Self::File(from, to, effect) => {
                 same_file(from.settled(is_true), to.settled(is_true), *effect)
@@ -125,7 +158,10 @@ impl DiffPart<'_, '_> {
             all.extend(term.sources().map(|source| source.what.to_string()));
         };
         match self {
-            Self::Variable(from, to) => from.iter().chain(to).for_each(add),
+            Self::Variable(sides) => sides
+                .iter()
+                .filter_map(|side| side.seen.as_ref())
+                .for_each(add),
             Self::File(from, to, _) => {
                 let files = from.files().chain(to.files());
                 files
@@ -311,7 +347,9 @@ impl Starts<'_> {
         asked.extend(self.values().flat_map(Unknown::questions).cloned());
         for need in self.needs() {
             asked.remove(need);
-            asked.remove(&Question::Exists(need.object().clone()));
+            if let Some(object) = need.object() {
+                asked.remove(&Question::Exists(object.clone()));
+            }
         }
         asked.into_iter().collect()
     }
@@ -365,13 +403,11 @@ impl Outcomes {
         open: &[Question],
         parts: &[DiffPart<'_, '_>],
     ) {
-        let objects = open.iter().map(|question| question.object().to_string());
-        self.deciding.extend(objects);
+        self.deciding.extend(open.iter().map(Question::subject));
         let none = BTreeSet::new();
         let before = starts.from.map_or(&none, |from| &from.needs);
         let needs = before.symmetric_difference(&starts.to.needs);
-        self.deciding
-            .extend(needs.map(|need| need.object().to_string()));
+        self.deciding.extend(needs.map(Question::subject));
         for (part, _) in parts
             .iter()
             .zip(&self.may_differ)

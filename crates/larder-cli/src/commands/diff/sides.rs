@@ -162,12 +162,13 @@ fn in_doubt(
     let pods = pods.filter_map(|document| {
         let key = document.object.key();
         let workload = document.workload.as_deref().unwrap_or_default();
-        let workload = workload.split_once(' ').unwrap_or_default();
-        let workload = format!("{} {}/{}", workload.0, key.namespace, workload.1);
-        let is_named = names.contains(&format!("Pod {key}")) || names.contains(&workload);
+        let (kind, name) = workload.split_once(' ').unwrap_or(("Pod", &key.name));
+        let workload = ObjectKey::new(key.namespace.clone(), name);
+        let is_named =
+            names.contains(&format!("Pod {key}")) || names.contains(&format!("{kind} {workload}"));
         let file = Path::new(&*document.origin.file);
         let has_path = |path: &&str| has_other_paths || file.starts_with(path);
-        (is_named || paths.iter().any(has_path)).then_some(key)
+        (is_named || paths.iter().any(has_path)).then_some(workload)
     });
     pods.collect()
 }

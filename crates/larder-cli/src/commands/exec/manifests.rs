@@ -1,15 +1,16 @@
 //! A pod of manifests: the requested container, and the objects that it reads.
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::Pod;
-use larder_exec::{Contents, ExecTarget};
+use larder_exec::{Contents, ExecTarget, container_called, filled, volumes};
 use larder_objects::manifest::Manifests;
-use larder_projection::{ContainerKind, containers};
+use larder_projection::{ContainerKind, containers, environment, project};
 
 use crate::{
     args::ExecArgs,
     offline::{ClusterObjects, Offline, OfflinePod, Outside, did_you_mean},
     outcome::Failure,
+    rendered::mount_table,
 };
 
 /// Number of pods that are named to choose from.
@@ -17,12 +18,7 @@ const NAMED_PODS: usize = 10;
 
 /// The requested container in manifests; without names, the first container of the only pod.
 pub(super) fn target(manifests: Manifests, args: &ExecArgs) -> Result<ExecTarget, Failure> {
-    let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
-    if args.assume_missing {
-        offline.take_outside(Outside::Assumed);
-    } else {
-        offline.run_here();
-    }
+    let mut offline = offline(manifests, args.assume_missing);
     let index = match (&args.pod, offline.pods.as_slice()) {
         (Some(wanted), _) => offline.position(wanted, &args.namespace)?,
         (None, []) => return Err(anyhow!("no pod in the manifests").into()),
@@ -45,6 +41,38 @@ pub(super) fn target(manifests: Manifests, args: &ExecArgs) -> Result<ExecTarget
         contents: Contents::Inputs(Box::new(inputs)),
         pod,
     })
+}
+
+/// The pods as a command sees them here.
+fn offline(manifests: Manifests, assume_missing: bool) -> Offline {
+    let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
+    if assume_missing {
+        offline.take_outside(Outside::Assumed);
+    } else {
+        offline.run_here();
+    }
+    offline
+}
+
+/// Why a command with the view of this container of the first pod would not start. For tests that hold it to a model.
+///
+/// # Errors
+///
+/// It would not.
+pub fn exec_start(
+    manifests: Manifests,
+    container: &str,
+    assume_missing: bool,
+) -> anyhow::Result<()> {
+    let offline = offline(manifests, assume_missing);
+    let OfflinePod { pod, inputs, .. } = offline.pods.first().context("no pod")?;
+    let view = container_called(pod, container);
+    let variables = environment(pod, view, inputs)?;
+    mount_table(pod, view, &variables)?;
+    for volume in filled(volumes(pod, view)) {
+        project(pod, volume, inputs)?;
+    }
+    Ok(())
 }
 
 /// The container of this name; without one, the first that is not an init container.

@@ -12,7 +12,9 @@ use std::{
 use indexmap::IndexMap;
 use larder_containers::subpaths::ANNOTATION;
 use larder_objects::chain;
-use larder_projection::{Absent, Environment, Mount, Origin, PayloadError, Projection, fs_group};
+use larder_projection::{
+    Absent, Environment, Mount, Origin, PayloadError, Projection, Unknown, fs_group,
+};
 
 use self::missing::missing_references;
 use crate::{
@@ -167,7 +169,10 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
     let mut objects = BTreeSet::new();
     for (index, (container, _)) in pod.containers.iter().enumerate() {
         objects.extend(pod.missing_secrets(container));
-        objects.extend(pod.start(index).needs.iter().map(ToString::to_string));
+        let start = pod.start(index);
+        objects.extend(start.needs.iter().map(ToString::to_string));
+        let sources = start.values.iter().flat_map(Unknown::sources);
+        objects.extend(sources.map(ToString::to_string));
     }
     if reasons.is_empty() && !objects.is_empty() {
         let objects = objects.iter().map(|what| Branch::new().plain(what));

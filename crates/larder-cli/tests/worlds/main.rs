@@ -1,0 +1,249 @@
+//! What `larder diff`, `render` and `exec` say, held to every way to fill in what the documents do not say.
+//!
+//! A world is a workload with objects on two sides ([`world`], drawn by [`draw`]). A completion decides everything that is
+//! not among its documents ([`completion`]): whether an object exists, its keys and its values, and facts of the running
+//! pod. Completed, nothing is unknown, and the projection that Kubernetes' own results verify says exactly what each
+//! container sees ([`view`]). Completions are drawn, and made from the differences that they show ([`equal`]).
+//!
+//! 1. A container that is not listed, or `same`, sees the same in every completion.
+//! 2. `live`, `restart`, `starts`, `fails` and `neither` hold in every completion that the answer does not exclude: one in
+//!    which the container starts on neither side, one that does not meet an `unless`, or one in which the first side,
+//!    whose pod runs, does not start.
+//! 3. `unknown` is said only where two completions disagree, and what they disagree on is named.
+//! 4. `render` and `exec` say that a container starts, or does not, and what it sees, as it is in every completion
+//!    ([`one_side`]).
+//!
+//! A completion keeps to what both sides take as given: an object of the documents exists, and so does one that a document
+//! makes, as its controller runs. An account that no document has says nothing of tokens. A key of an unknown object is
+//! never the name of a directory of the same volume.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod completion;
+mod draw;
+mod equal;
+mod one_side;
+mod smaller;
+mod view;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use larder_objects::manifest::{Loader, Manifests};
+use serde_json::Value;
+
+use self::{
+    completion::{Alphabet, Completion},
+    view::{Outcome, Templates, outcome, running},
+    world::{Side, World},
+};
+
+/// Completions that are drawn of each world.
+const COMPLETIONS: u64 = 20;
+/// Of them, those that answers about one side are held to: the extreme ones, and a few others.
+const ONE_SIDE: usize = 14;
+/// Completions that are drawn of a world before an answer counts as one that all completions agree on.
+const MANY_COMPLETIONS: u64 = 400;
+/// Differences that are made equal, one after the other.
+const MAX_EQUAL: usize = 6;
+/// Faults that are shown.
+const MAX_FAULTS: usize = 4;
+
+/// The verdict on one container.
+#[derive(Debug)]
+struct Claim {
+    verdict: String,
+    has_unless: bool,
+    unknown: Vec<String>,
+}
+
+#[test]
+fn every_answer_holds_for_each_completion() {
+    let number = |name, default| {
+        let text = std::env::var(name);
+        text.map_or(default, |text| text.parse::<u64>().unwrap())
+    };
+    let first = number("LARDER_WORLD_SEED", 0);
+    let count = number("LARDER_WORLDS", 10);
+    let (mut faults, mut seen) = (Vec::new(), BTreeMap::<String, usize>::new());
+    for seed in first..first + count {
+        let world = World::new(seed);
+        match judge(&world) {
+            Ok(verdicts) => {
+                for verdict in verdicts {
+                    *seen.entry(verdict).or_default() += 1;
+                }
+            }
+            Err(_) => faults.push(smallest(world)),
+        }
+        if faults.len() >= MAX_FAULTS {
+            break;
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    // A generator that makes only one kind of world protects nothing.
+    for verdict in [
+        "same", "live", "restart", "fails", "starts", "neither", "unknown",
+    ] {
+        let worlds = seen.get(verdict).copied().unwrap_or_default();
+        assert!(
+            count < 1000 || worlds > 0,
+            "no world is {verdict}: {seen:?}"
+        );
+    }
+}
+
+/// The smallest world with a fault that is in this one, and the fault.
+fn smallest(mut world: World) -> String {
+    let seed = world.seed;
+    while let Some(next) = smaller::smaller(&world)
+        .into_iter()
+        .find(|one| judge(one).is_err())
+    {
+        world = next;
+    }
+    let fault = judge(&world).unwrap_err();
+    format!("LARDER_WORLD_SEED={seed} LARDER_WORLDS=1: {fault}\n{world}")
+}
+
+/// The verdicts on the containers of a world.
+fn judge(world: &World) -> Result<Vec<String>, String> {
+    let (templates, alphabet) = (Templates::of(world), Alphabet::of(world));
+    let claims = claims(world);
+    let drawn = |count| -> Vec<_> {
+        let numbers = 0..count;
+        numbers
+            .map(|number| Completion::new(world, &alphabet, number))
+            .collect()
+    };
+    let completions = drawn(COMPLETIONS);
+    let mut verdicts = Vec::new();
+    for container in World::containers() {
+        let claim = claims.get(container);
+        let of = |completions: &[Completion]| results(world, &templates, container, completions);
+        let mut found = fault(claim, &of(&completions));
+        let may_sample_more = claim.is_some_and(|claim| claim.verdict == "unknown");
+        if found.is_some() && may_sample_more {
+            found = fault(claim, &of(&drawn(MANY_COMPLETIONS)));
+        }
+        if let Some(fault) = found {
+            return Err(format!("container {container} is {claim:?}, but {fault}"));
+        }
+        let verdict = claim.map_or("same", |claim| &claim.verdict);
+        verdicts.push(verdict.to_owned());
+    }
+    one_side::judge(world, &templates.to, &completions[..ONE_SIDE])?;
+    Ok(verdicts)
+}
+
+/// The outcomes in all completions, and in those that are made of them.
+fn results(
+    world: &World,
+    templates: &Templates,
+    container: &str,
+    completions: &[Completion],
+) -> Vec<(Completion, Outcome)> {
+    let mut results = Vec::new();
+    for completion in completions {
+        let mut next = Some(completion.clone());
+        for _ in 0..=MAX_EQUAL {
+            let Some(completion) = next.take() else { break };
+            let (from, to) = running(world, templates, &completion);
+            let outcome = outcome(from.as_ref(), &to, container);
+            let may_be_equal =
+                completion.is_unique && matches!(outcome, Outcome::Live | Outcome::Restart);
+            if let Some(from) = from.filter(|_| may_be_equal) {
+                next = equal::with_one_less(&from, &to, container, &completion);
+            }
+            results.push((completion, outcome));
+        }
+    }
+    results
+}
+
+fn load(side: &Side) -> Manifests {
+    let mut loader = Loader::new("ns").by_workload();
+    loader.text("side.yaml", &side.text());
+    let manifests = loader.finish();
+    assert!(manifests.errors.is_empty(), "{:?}", manifests.errors);
+    manifests
+}
+
+/// What `larder diff` says of each container.
+fn claims(world: &World) -> BTreeMap<String, Claim> {
+    let report = larder_cli::diff_report(load(&world.from), load(&world.to));
+    let pods = report["pods"].as_array().unwrap().iter();
+    let mut there = pods.filter(|pod| pod["change"] != "removed");
+    let mut claims = BTreeMap::new();
+    let Some(pod) = there.next() else {
+        return claims;
+    };
+    for (name, container) in pod["containers"].as_object().unwrap() {
+        let unknown = container["unknown"].as_array().into_iter().flatten();
+        let unknown = unknown.map(|one| one.as_str().unwrap().to_owned());
+        let unless = container["unless"].as_array();
+        let claim = Claim {
+            verdict: container["verdict"].as_str().unwrap().to_owned(),
+            has_unless: unless.is_some_and(|one: &Vec<Value>| !one.is_empty()),
+            unknown: unknown.collect(),
+        };
+        claims.insert(name.clone(), claim);
+    }
+    claims
+}
+
+/// A completion that the claim does not hold for. A container without a claim is the same.
+fn fault(claim: Option<&Claim>, results: &[(Completion, Outcome)]) -> Option<String> {
+    let contradicts = |allowed: &[Outcome]| {
+        let mut results = results.iter();
+        let found = results.find(|(_, outcome)| !allowed.contains(outcome))?;
+        Some(format!("it is {:?} in {}", found.1, found.0))
+    };
+    let Some(claim) = claim else {
+        return contradicts(&[Outcome::Same, Outcome::Neither]);
+    };
+    let unmet = if claim.has_unless {
+        Outcome::Fails
+    } else {
+        Outcome::Neither
+    };
+    match &*claim.verdict {
+        "same" => contradicts(&[Outcome::Same, Outcome::Neither]),
+        "live" => contradicts(&[Outcome::Live, Outcome::Neither, Outcome::Starts, unmet]),
+        "restart" => contradicts(&[Outcome::Restart, Outcome::Neither, Outcome::Starts, unmet]),
+        "starts" => contradicts(&[Outcome::Starts, Outcome::Neither, unmet]),
+        "fails" => contradicts(&[Outcome::Fails, Outcome::Neither]),
+        "neither" => contradicts(&[Outcome::Neither]),
+        "unknown" => undecided(claim, results),
+        other => Some(format!("there is no verdict {other}")),
+    }
+}
+
+/// Why `unknown` is no answer: all completions agree, or what is not named decides.
+fn undecided(claim: &Claim, results: &[(Completion, Outcome)]) -> Option<String> {
+    let outcomes = results.iter().map(|(_, outcome)| *outcome);
+    let mut outcomes: BTreeSet<_> = outcomes.filter(|one| *one != Outcome::Neither).collect();
+    // What an `unless` names is no part of the verdict, unless it is the only difference.
+    if claim.has_unless
+        && outcomes.len() > 1
+        && !outcomes.iter().eq([&Outcome::Same, &Outcome::Fails])
+    {
+        outcomes.remove(&Outcome::Fails);
+    }
+    if outcomes.len() < 2 {
+        return Some(format!("all completions agree: {outcomes:?}"));
+    }
+    // What is not named decides nothing: with the named ones fixed, all agree.
+    let mut by_named = BTreeMap::new();
+    for (completion, outcome) in results {
+        let named = completion.choices_of(&claim.unknown);
+        let (first, other) = *by_named.entry(named).or_insert((*outcome, completion));
+        let is_start = |one| matches!(one, Outcome::Neither | Outcome::Starts);
+        if first != *outcome && !is_start(first) && !is_start(*outcome) {
+            return Some(format!(
+                "what is not named decides: {first:?} in {other}\n{outcome:?} in {completion}"
+            ));
+        }
+    }
+    None
+}
