@@ -6,6 +6,7 @@
 mod build;
 mod handle;
 mod node_pods;
+mod root_place;
 mod start;
 
 use std::{collections::HashSet, mem, sync::Arc, time::Duration};
@@ -35,6 +36,7 @@ use tracing::warn;
 use self::{
     build::Given,
     node_pods::NodePods,
+    root_place::follow_root,
     start::{finish_checkpoint, start_checkpoint, warn_of_exposed_secrets},
 };
 pub use self::{
@@ -106,6 +108,8 @@ impl Agent {
         let mut cluster = inputs.cluster.clone();
         let mut jumps = inputs.clock.jumps();
         tasks.spawn("disk turns", handle.node.disk.clone().lend_turns());
+        let root = follow_root(self.given.root.looking(), Arc::clone(&handle.node));
+        tasks.spawn_until_failure("root directory", root);
         tasks.spawn("clock", inputs.clock.clone().follow_machine());
         let on_change = handle.node.on_change.clone();
         tasks.spawn("hooks", on_change.run(shutdown.clone()));

@@ -3,8 +3,9 @@
 //! Invariants:
 //! 1. A part is `Delivered` only while each object that it reads is proven to be current. Otherwise it is `Stale`: its
 //!    content stays in place and readable, and the reason names the object.
-//! 2. Nobody sets `Stale`: it is derived whenever a status is read, by [`Unproven::show`] and nothing else. So text,
-//!    JSON, metrics, problems, events and the stream of changes cannot disagree.
+//! 2. While the root directory is not at its path, no part is in place: each is `Failing`.
+//! 3. Nobody sets either: it is derived whenever a status is read, by [`Unproven::show`] and nothing else. So text, JSON,
+//!    metrics, problems, events and the stream of changes cannot disagree.
 //!
 //! [`follow`] is only for those that are told: clients of the stream, and readers of events.
 
@@ -54,9 +55,14 @@ struct Doubt {
     why: String,
 }
 
-/// The objects that are not known to be current. Usually none.
+/// What is not known to be current, or in place. Usually nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Unproven(HashMap<(Kind, ObjectKey), Doubt>);
+pub(crate) struct Unproven {
+    /// The objects that are not known to be current.
+    objects: HashMap<(Kind, ObjectKey), Doubt>,
+    /// That nothing is where pods look for it.
+    displaced: Option<Doubt>,
+}
 
 impl Unproven {
     /// What is unproven now.
@@ -67,13 +73,22 @@ impl Unproven {
             &inputs.secrets,
             now,
         ));
-        Self(found.collect())
+        Self {
+            objects: found.collect(),
+            displaced: None,
+        }
+    }
+
+    /// Besides, the directory of all volumes is not at its path, since then and because of this.
+    pub(crate) fn displaced(mut self, displaced: Option<(Timestamp, String)>) -> Self {
+        self.displaced = displaced.map(|(since, why)| Doubt { since, why });
+        self
     }
 
     /// The objects as problems: one for each cause, however many objects it concerns.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
         let mut by_cause = BTreeMap::<_, (Timestamp, BTreeSet<_>)>::new();
-        for (object, doubt) in &self.0 {
+        for (object, doubt) in &self.objects {
             let found = by_cause.entry(&*doubt.why);
             let (since, objects) = found.or_insert_with(|| (doubt.since, BTreeSet::new()));
             *since = doubt.since.min(*since);
@@ -95,26 +110,38 @@ impl Unproven {
 
     /// Adds to a published status, of a pod with these parts, what is unproven of it.
     pub(crate) fn show(&self, parts: &[Part], pod: &mut PodStatus) {
+        if let Some(doubt) = &self.displaced {
+            let parts = parts_of(pod).map(|(_, _, delivery)| delivery);
+            parts.for_each(|delivery| doubt.show_displaced(delivery));
+            doubt.show_displaced(&mut pod.delivery);
+            return;
+        }
         let doubts = self.of_parts(&pod.namespace, parts);
         if doubts.is_empty() {
             return;
         }
-        let volumes = pod.volumes.iter_mut();
-        let volumes = volumes.map(|volume| ("volume", &volume.name, &mut volume.delivery));
-        let containers = pod.containers.iter_mut();
-        let containers = containers.map(|one| ("environment", &one.name, &mut one.delivery));
-        for (label, name, delivery) in volumes.chain(containers) {
+        let mut of_pod = pod.delivery.clone();
+        for (label, name, delivery) in parts_of(pod) {
             if delivery.phase != Phase::Delivered {
                 continue;
             }
-            let Some((part, stale)) = doubts.get(&(label, name.as_str())) else {
+            let Some((part, stale)) = doubts.get(&(label, name)) else {
                 continue;
             };
             delivery.clone_from(stale);
-            if pod.delivery.phase < Phase::Stale {
+            if of_pod.phase < Phase::Stale {
                 let reason = format!("{}: {}", part.kind, stale.reason);
-                pod.delivery = Delivery::new(Phase::Stale, reason, stale.since);
+                of_pod = Delivery::new(Phase::Stale, reason, stale.since);
             }
+        }
+        pod.delivery = of_pod;
+    }
+
+    /// Whether a pod of this phase is shown as it is.
+    fn leaves(&self, phase: Phase) -> bool {
+        match &self.displaced {
+            Some(_) => !is_displaceable(phase),
+            None => self.objects.is_empty() || phase >= Phase::Stale,
         }
     }
 
@@ -124,7 +151,7 @@ impl Unproven {
         namespace: &str,
         parts: &'a [Part],
     ) -> HashMap<(&'static str, &'a str), (&'a Part, Delivery)> {
-        if self.0.is_empty() {
+        if self.objects.is_empty() {
             return HashMap::new();
         }
         let doubted = parts.iter().filter_map(|part| {
@@ -132,7 +159,7 @@ impl Unproven {
                 Need::Object(kind, name) => {
                     let key = ObjectKey::new(namespace, name.clone());
                     let object = (*kind, key);
-                    let doubt = self.0.get(&object)?;
+                    let doubt = self.objects.get(&object)?;
                     Some((
                         doubt.since,
                         format!("{} {name}: {}", kind.singular(), doubt.why),
@@ -146,6 +173,29 @@ impl Unproven {
         });
         doubted.collect()
     }
+}
+
+impl Doubt {
+    /// Shows that the part or pod is not in place.
+    fn show_displaced(&self, delivery: &mut Delivery) {
+        if is_displaceable(delivery.phase) {
+            *delivery = Delivery::new(Phase::Failing, &self.why, self.since);
+        }
+    }
+}
+
+/// Whether the phase says something of a directory's content, and nothing that is worse than its absence.
+fn is_displaceable(phase: Phase) -> bool {
+    phase.is_in_place() || phase == Phase::Waiting
+}
+
+/// The parts of a pod: label, name and delivery.
+fn parts_of(pod: &mut PodStatus) -> impl Iterator<Item = (&'static str, &str, &mut Delivery)> {
+    let volumes = pod.volumes.iter_mut();
+    let volumes = volumes.map(|volume| ("volume", &*volume.name, &mut volume.delivery));
+    let containers = pod.containers.iter_mut();
+    let containers = containers.map(|one| ("environment", &*one.name, &mut one.delivery));
+    volumes.chain(containers)
 }
 
 /// The objects of a manager that are not known to be current, at `now`.
@@ -197,7 +247,7 @@ pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Not
         let _ = timeout(LOOK_INTERVAL, changed.notified()).await;
         let unproven = Unproven::of(&node.inputs);
         let mut now = HashMap::new();
-        if !unproven.0.is_empty() {
+        if !unproven.objects.is_empty() {
             for entry in node.statuses.sorted() {
                 let mut status = entry.status();
                 unproven.show(&entry.parts(), &mut status);
@@ -245,7 +295,7 @@ fn stale_parts(pod: PodStatus) -> StaleParts {
 /// The overview of a pod, with what is unproven of it.
 pub(crate) fn overview(entry: &PodStatusEntry, unproven: &Unproven) -> PodOverview {
     let overview = entry.overview();
-    if unproven.0.is_empty() || overview.delivery.phase >= Phase::Stale {
+    if unproven.leaves(overview.delivery.phase) {
         return overview;
     }
     let mut status = entry.status();

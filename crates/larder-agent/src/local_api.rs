@@ -36,15 +36,12 @@ use larder_connections::{ConnectionLimits, Listener};
 use larder_objects::exact_json;
 use rustix::process::{Resource, geteuid, getrlimit};
 use serde::Serialize;
-use tokio::{
-    net::{UnixListener, UnixStream},
-    sync::Semaphore,
-};
+use tokio::{net::UnixStream, sync::Semaphore};
 use tracing::{debug, info};
 
 use self::documents::{Documents, budget};
 pub use self::program::{LogControl, Program, Projector};
-use crate::{agent::AgentHandle, status::Delivery};
+use crate::{agent::AgentHandle, root_dir::AgentSocket, status::Delivery};
 
 /// The API of `agent` for its socket.
 pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
@@ -207,14 +204,14 @@ fn is_trusted(stream: &UnixStream) -> bool {
 
 /// A socket for root and the agent's own user: connections of others are closed.
 #[derive(Debug)]
-pub struct OwnSocket(pub UnixListener);
+pub struct OwnSocket(pub AgentSocket);
 
 impl Listener for OwnSocket {
     type Stream = UnixStream;
 
     async fn accept(&self) -> io::Result<UnixStream> {
         loop {
-            let (stream, _) = self.0.accept().await?;
+            let stream = self.0.accept().await?;
             if is_trusted(&stream) {
                 return Ok(stream);
             }

@@ -5,47 +5,55 @@
 //! 2. It is opened once. The lock, the socket and the volumes are reached through that handle, even if the path later
 //!    leads elsewhere.
 //! 3. No link below the directory is followed.
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | `error` | why it cannot be used |
+//! | `private_dir` | a directory that others cannot write to, and a locked file in it |
+//! | `held` | what a running agent has in it: locks and socket |
+//! | `place` | whether its path still leads to it |
+//! | `mounts` | whether containers see what is mounted in it |
 
+mod error;
+mod held;
 mod mounts;
+mod place;
+mod private_dir;
 
 use std::{
-    fs::{self, DirBuilder, File, Permissions},
-    io::{self, Read as _, Seek as _, Write as _},
-    os::{
-        fd::{AsFd as _, AsRawFd as _, OwnedFd},
-        unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
-    },
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use larder_checkpoint::CheckpointDir;
 use larder_files::{
-    lock::Lock,
     operation_error::{OperationError, failed},
-    ownership::{Ownership, user},
     sys,
 };
 use larder_pods::PodSource;
-use larder_projection::disk::{DiskError, Memory, VolumeHost};
-use rustix::{
-    fs::{AtFlags, Mode, OFlags},
-    io::Errno,
-};
-use tokio::net::UnixListener;
+use larder_projection::disk::{Memory, VolumeHost};
+use parking_lot::Mutex;
 
-/// With which the user chooses the directory.
-const OPTION: &str = "--root-dir";
-/// Locked while an agent uses the directory; holds the agent's process number, for the error message.
-const LOCK: &str = "agent.lock";
-/// The agent's local API, for `larder status`.
-const SOCKET: &str = "agent.sock";
+pub use self::{error::RootDirError, held::AgentSocket};
+use self::{
+    error::{BOOT, OPTION},
+    held::{Held, LOCK, SOCKET},
+};
+pub(crate) use self::{
+    place::{Place, RootLook, RootLooked, RootProblems},
+    private_dir::{lock_file, open_private},
+};
+
 /// The sealed copies for a start while the API server is unreachable.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
-/// The boot in which an agent has mounted something here.
-const BOOT: &str = "boot";
 /// What the kernel calls the present boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Longest wait, at the end, for a look at the directory: the disk may have stopped to answer.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 
 /// A root directory that this agent uses alone until the value is dropped.
 #[derive(Debug)]
@@ -54,7 +62,8 @@ pub struct RootDir {
     path: PathBuf,
     directory: Arc<OwnedFd>,
     at_end: AtEnd,
-    _lock: Lock,
+    /// `None` once it is given up.
+    held: Arc<Mutex<Option<Held>>>,
 }
 
 /// What is removed when a root directory is given up.
@@ -66,58 +75,6 @@ enum AtEnd {
     Nothing,
     /// Socket, lock, and the directory unless others have files in it.
     Everything,
-}
-
-/// The root directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RootDirError {
-    /// A step of the preparation failed.
-    #[error(transparent)]
-    Io(#[from] OperationError),
-    /// Another user could put files in the agent's way, or the lock file is not one that an agent has created.
-    #[error("{} {problem}, or choose another directory with {option}", path.display())]
-    Unsafe {
-        /// The root directory, or a file of the agent in it.
-        path: PathBuf,
-        /// Owner, mode, and what to do.
-        problem: String,
-        /// With which the user chooses the directory.
-        option: &'static str,
-    },
-    /// The volumes cannot be used.
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-    /// Containers would see empty directories where Secrets are.
-    #[error(
-        "cannot keep Secrets in {}: containers do not see what this process mounts there. Make the mount shared \
-         (`mountPropagation: Bidirectional`, `rshared`), run in the machine's mount namespace, choose a directory in \
-         memory with {OPTION}, or take away CAP_SYS_ADMIN", path.display()
-    )]
-    HiddenMounts {
-        /// The root directory.
-        path: PathBuf,
-    },
-    /// Containers would keep a file system that is never updated.
-    #[error(
-        "cannot update {}: an earlier agent has mounted a tmpfs there, which this process does not see. Bind the root \
-         directory with all mounts in it (`rbind`, `HostToContainer` or `Bidirectional`), or run where the earlier \
-         agent did; if it was unmounted since, remove the file {BOOT} in the root directory", volume.display()
-    )]
-    UnseenMounts {
-        /// The volume.
-        volume: PathBuf,
-    },
-    /// Two agents would overwrite each other's volumes.
-    #[error("{} is in use by another larder agent{holder}; stop it, or choose another directory with {option}", path.display())]
-    InUse {
-        /// The root directory.
-        path: PathBuf,
-        /// The other agent's process, if known: ` (process 42)`.
-        holder: String,
-        /// With which the user chooses the directory.
-        option: &'static str,
-    },
 }
 
 impl RootDir {
@@ -133,12 +90,13 @@ impl RootDir {
     pub fn lock(path: &Path) -> Result<Self, RootDirError> {
         let is_new = !path.exists();
         let (path, directory) = open_private(path, OPTION)?;
-        let lock = lock_file(&directory, &path, LOCK, OPTION)?;
+        let directory = Arc::new(directory);
+        let held = Held::lock(&directory, &path)?;
         Ok(Self {
             path,
-            directory: Arc::new(directory),
+            directory,
             at_end: AtEnd::Socket { is_new },
-            _lock: lock,
+            held: Arc::new(Mutex::new(Some(held))),
         })
     }
 
@@ -249,37 +207,43 @@ impl RootDir {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn bind_socket(&self) -> Result<UnixListener, RootDirError> {
-        let path = socket(&self.path);
-        self.remove(SOCKET)?;
-        // The only way to create a socket relative to a handle.
-        let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
-        let bound = Path::new(&directory).join(SOCKET);
-        let listener = UnixListener::bind(&bound).map_err(failed("create socket", &path))?;
-        // Created a moment ago, where only this user can replace it.
-        fs::set_permissions(&bound, Permissions::from_mode(0o600))
-            .map_err(failed("set mode of", &path))?;
-        Ok(listener)
+    pub fn bind_socket(&self) -> Result<AgentSocket, RootDirError> {
+        let mut held = self.held.lock();
+        let held = held.as_mut().expect("it is held until it is dropped");
+        Ok(held.bind_socket()?)
+    }
+
+    /// What looks at the directory while the agent runs.
+    pub(crate) fn looking(&self) -> RootLook {
+        RootLook {
+            path: self.path.clone(),
+            directory: self.directory(),
+            held: Arc::clone(&self.held),
+        }
     }
 }
 
 /// An agent that has stopped leaves no socket, and one whose start has failed leaves nothing.
 impl Drop for RootDir {
     fn drop(&mut self) {
+        let held = self.held.try_lock_for(LAST_LOOK);
+        let Some(held) = held.and_then(|mut held| held.take()) else {
+            return;
+        };
         let (is_new, is_discarded) = match self.at_end {
             AtEnd::Nothing => return,
             AtEnd::Socket { is_new } => (is_new, false),
             AtEnd::Everything => (true, true),
         };
         // What cannot be removed is replaced by the next start.
-        let _ = self.remove(SOCKET);
+        let _ = held.remove_socket();
         let is_own = |name: &String| [LOCK, BOOT].contains(&name.as_str());
         let is_unused = sys::names(&self.directory).is_ok_and(|names| names.iter().all(is_own));
         if is_unused || is_discarded {
             let _ = self.remove(BOOT);
-            let _ = self.remove(LOCK);
+            let _ = held.remove_lock();
         }
-        if is_unused && is_new {
+        if is_unused && is_new && self.looking().is_at_path() {
             let _ = fs::remove_dir(&self.path);
         }
     }
@@ -290,136 +254,15 @@ pub fn socket(path: &Path) -> PathBuf {
     path.join(SOCKET)
 }
 
-/// Opens the directory `path`, created if missing (mode 0711), and returns it with its absolute path without links.
-/// Errors name `option`, with which the user chooses it.
-///
-/// # Errors
-///
-/// The directory cannot be created, belongs to another user, or is writable by others.
-pub(crate) fn open_private(
-    path: &Path,
-    option: &'static str,
-) -> Result<(PathBuf, OwnedFd), RootDirError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o711)
-        .create(path)
-        .map_err(failed("create", path))?;
-    // In a directory such as /tmp, any user can create a link to a directory of ours.
-    let named = fs::symlink_metadata(path).map_err(failed("examine", path))?;
-    check_owner(path, Ownership::from(&named), option)?;
-    // The absolute path is what links and mount tables need.
-    let path = fs::canonicalize(path).map_err(failed("resolve", path))?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed("open", &path))?;
-    let found = rustix::fs::fstat(&directory).map_err(failed("examine", &path))?;
-    // The sticky bit does not help: others could create files in the agent's way.
-    let ownership = Ownership::from(&found);
-    check_owner(&path, ownership, option)?;
-    if ownership.is_writable_by_others() {
-        let Ownership { owner, mode } = ownership;
-        return Err(RootDirError::Unsafe {
-            path,
-            problem: format!(
-                "of user {owner} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it"
-            ),
-            option,
-        });
-    }
-    Ok((path, directory))
-}
-
-/// Opens and locks the file `name` of `directory`, whose path is `root`, and writes the number of this process to it.
-///
-/// # Errors
-///
-/// The file cannot be used, is not one that an agent has created, or is locked.
-pub(crate) fn lock_file(
-    directory: &OwnedFd,
-    root: &Path,
-    name: &str,
-    option: &'static str,
-) -> Result<Lock, RootDirError> {
-    let path = root.join(name);
-    // A pipe must not make the agent wait.
-    let flags = OFlags::RDWR
-        | OFlags::CREATE
-        | OFlags::NOFOLLOW
-        | OFlags::NONBLOCK
-        | OFlags::NOCTTY
-        | OFlags::CLOEXEC;
-    let not_a_lock = |Ownership { owner, mode }| RootDirError::Unsafe {
-        path: path.clone(),
-        problem: format!(
-            "of user {owner} (mode {mode:04o}) is not a file that an agent has created; remove it"
-        ),
-        option,
-    };
-    let opened = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o640));
-    let mut file = match opened {
-        Ok(fd) => File::from(fd),
-        Err(errno) => {
-            let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-            return Err(match found {
-                Ok(found) if errno == Errno::LOOP => not_a_lock(Ownership::from(&found)),
-                _ => failed("open", &path)(errno).into(),
-            });
-        }
-    };
-    let found = file.metadata().map_err(failed("examine", &path))?;
-    if !found.is_file() || found.nlink() > 1 {
-        return Err(not_a_lock(Ownership::from(&found)));
-    }
-    check_owner(&path, Ownership::from(&found), option)?;
-    let lock = match Lock::try_file(file.as_fd()) {
-        Ok(lock) => lock,
-        Err(Errno::WOULDBLOCK) => {
-            let mut process = String::new();
-            // The error message names the process if it can be read.
-            let _ = (&file).take(32).read_to_string(&mut process);
-            let holder = match process.trim() {
-                "" => String::new(),
-                process => format!(" (process {process})"),
-            };
-            let path = root.to_owned();
-            return Err(RootDirError::InUse {
-                path,
-                holder,
-                option,
-            });
-        }
-        Err(errno) => return Err(failed("lock", &path)(errno).into()),
-    };
-    // The agent that held the lock has removed it at its end.
-    if file.metadata().is_ok_and(|found| found.nlink() == 0) {
-        return lock_file(directory, root, name, option);
-    }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(failed("write", &path))?;
-    Ok(lock)
-}
-
-fn check_owner(path: &Path, found: Ownership, option: &'static str) -> Result<(), RootDirError> {
-    if found.is_trusted() {
-        return Ok(());
-    }
-    Err(RootDirError::Unsafe {
-        path: path.to_owned(),
-        problem: format!(
-            "belongs to user {} (mode {:04o}), expected user {} or root; change its owner",
-            found.owner,
-            found.mode,
-            user()
-        ),
-        option,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{chown, symlink};
+    use std::{
+        fs::Permissions,
+        os::unix::{
+            fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
+            net::UnixStream,
+        },
+    };
 
     use super::*;
 
@@ -459,6 +302,95 @@ mod tests {
         drop((listener, root));
         assert!(path.join(LOCK).exists() && !path.join(SOCKET).exists());
         assert!(RootDir::lock_used(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_second_agent_is_rejected_also_when_the_lock_was_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = RootDir::lock(temp.path()).unwrap();
+        let lock = temp.path().join(LOCK);
+        fs::remove_file(&lock).unwrap();
+        let in_use = || RootDir::lock(temp.path()).unwrap_err();
+        assert!(matches!(in_use(), RootDirError::InUse { .. }));
+        // The second one has left nothing. The next look creates the file again.
+        assert!(!lock.exists());
+        let looked = first.looking().look();
+        assert_eq!(looked.place, Place::AtPath);
+        assert!(matches!(&*looked.repaired, [Ok(path)] if *path == first.path.join(LOCK)));
+        let process = format!("(process {})", std::process::id());
+        assert!(in_use().to_string().contains(&process));
+        assert!(first.looking().look().repaired.is_empty());
+        drop(first);
+        drop(RootDir::lock(temp.path()).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_was_removed_is_created_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = RootDir::lock(temp.path()).unwrap();
+        let socket = root.bind_socket().unwrap();
+        let path = temp.path().join(SOCKET);
+        for _ in 0..3 {
+            fs::remove_file(&path).unwrap();
+            // It already waits for connections.
+            let mut accepted = std::pin::pin!(socket.accept());
+            assert!(futures::poll!(&mut accepted).is_pending());
+            let repaired = root.looking().look().repaired;
+            assert!(matches!(&*repaired, [Ok(_)]), "{repaired:?}");
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+            let client = UnixStream::connect(&path).unwrap();
+            accepted.await.unwrap();
+            drop(client);
+        }
+        drop(root);
+        assert!(!path.exists());
+        // The listener stays what it is.
+        assert!(futures::poll!(std::pin::pin!(socket.accept())).is_pending());
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_ends_leaves_the_socket_and_the_lock_of_another_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = RootDir::lock(temp.path()).unwrap();
+        let socket = root.bind_socket().unwrap();
+        for name in [SOCKET, LOCK] {
+            fs::remove_file(temp.path().join(name)).unwrap();
+        }
+        let other = std::os::unix::net::UnixListener::bind(temp.path().join(SOCKET)).unwrap();
+        fs::write(temp.path().join(LOCK), "1").unwrap();
+        drop((socket, root));
+        UnixStream::connect(temp.path().join(SOCKET)).unwrap();
+        other.accept().unwrap();
+        assert!(temp.path().join(LOCK).exists());
+    }
+
+    #[test]
+    fn a_directory_is_at_its_path_moved_or_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        let root = RootDir::lock(&at("root")).unwrap();
+        let place = || root.looking().look().place;
+        assert_eq!(place(), Place::AtPath);
+        fs::rename(at("root"), at("moved")).unwrap();
+        let displaced = |why: &str| {
+            let path = root.path.display();
+            Place::Displaced(format!(
+                "the root directory {path} was moved, and {why} is at its path"
+            ))
+        };
+        assert_eq!(place(), displaced("nothing"));
+        fs::create_dir(at("root")).unwrap();
+        assert_eq!(place(), displaced("something else"));
+        fs::remove_dir(at("root")).unwrap();
+        fs::rename(at("moved"), at("root")).unwrap();
+        assert_eq!(place(), Place::AtPath);
+        fs::remove_dir_all(at("root")).unwrap();
+        assert_eq!(place(), Place::Removed);
+        // Another one's directory stays.
+        fs::create_dir(at("root")).unwrap();
+        assert_eq!(place(), Place::Removed);
+        drop(root);
+        assert!(at("root").exists());
     }
 
     #[test]
@@ -569,7 +501,7 @@ mod tests {
             let _listener = root.bind_socket().unwrap();
             let found = fs::metadata(moved.join(SOCKET)).unwrap();
             assert_eq!(found.mode() & 0o777, 0o600);
-            std::os::unix::net::UnixStream::connect(moved.join(SOCKET)).unwrap();
+            UnixStream::connect(moved.join(SOCKET)).unwrap();
         }
         let victim = fs::read_to_string(temp.path().join("victim").join(SOCKET)).unwrap();
         assert_eq!(victim, "precious");

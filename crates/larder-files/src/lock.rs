@@ -4,7 +4,7 @@
 //! forked a moment ago has a copy of every handle until it calls `exec`.
 
 use std::{
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     thread,
     time::Duration,
 };
@@ -75,6 +75,13 @@ impl Lock {
     }
 }
 
+/// The open file or directory.
+impl AsFd for Lock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Drop for Lock {
     fn drop(&mut self) {
         // Unlocking an open file does not fail.
@@ -84,7 +91,7 @@ impl Drop for Lock {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, os::fd::AsFd as _};
+    use std::fs::File;
 
     use super::*;
 

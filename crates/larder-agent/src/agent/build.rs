@@ -297,6 +297,7 @@ impl AgentBuilder {
                 events,
                 metrics,
                 host,
+                root: Mutex::default(),
                 disk: DiskTurns::of_machine(),
                 on_change,
                 has_manifests: self.given.hidden.is_some(),

@@ -141,13 +141,14 @@ impl AgentHandle {
     }
 
     /// Whether the agent works. Each watch must show that it is alive: by an answer, event or bookmark that is younger
-    /// than its timeout, or by a failure that the status shows.
+    /// than its timeout, or by a failure that the status shows. The root directory must be at its path.
     ///
     /// Sends no request and does not wait, so it may be called every second. Background tasks are not checked: one that
     /// ends unexpectedly ends [`Agent::run`](super::Agent::run).
     pub fn health(&self) -> Health {
         let silent = self.node_context.silent_watches();
         let mut problems: Vec<_> = silent.iter().map(ToString::to_string).collect();
+        problems.extend(self.displaced().map(|(_, why)| why));
         problems.sort_unstable();
         Health { problems }
     }
@@ -256,6 +257,7 @@ impl AgentHandle {
             }));
         }
         drop(sources);
+        problems.extend(self.node.root.lock().texts());
         problems.extend(self.node.disk.problem());
         problems.extend(unproven.problems());
         problems.extend(self.invalid_hooks());
@@ -272,9 +274,16 @@ impl AgentHandle {
         })
     }
 
-    /// What is not known to be current now.
+    /// What is not known to be current now, or is not in place.
     fn unproven(&self) -> Unproven {
-        Unproven::of(&self.node.inputs)
+        // Beside a kubelet, the volumes are in another directory.
+        let displaced = self.displaced().filter(|_| self.beside.is_none());
+        Unproven::of(&self.node.inputs).displaced(displaced)
+    }
+
+    /// Why the root directory is not at its path, and since when.
+    fn displaced(&self) -> Option<(Timestamp, String)> {
+        self.node.root.lock().displaced.clone()
     }
 
     /// The statuses of all pods, by namespace and name. They are made one at a time.

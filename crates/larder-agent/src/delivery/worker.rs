@@ -10,6 +10,7 @@ use larder_hooks::OnChange;
 use larder_pods::StoredPod;
 use larder_pods::events::{EventSubject, Events};
 use larder_projection::{Inputs, disk::VolumeHost};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +26,7 @@ use super::{
 use crate::{
     disk_turns::{DiskTurns, StepProgress},
     metrics::Metrics,
+    root_dir::RootProblems,
     status::{Delivery, DiskWaitStatus, Phase},
 };
 
@@ -41,6 +43,8 @@ pub(crate) struct DeliveryNode {
     pub(crate) metrics: Metrics,
     /// The root directory of larder. Beside a kubelet it has the records of hooks only.
     pub(crate) host: Arc<VolumeHost>,
+    /// What is wrong with that directory.
+    pub(crate) root: Mutex<RootProblems>,
     /// Of the workers' steps at a disk.
     pub(crate) disk: DiskTurns,
     pub(crate) on_change: OnChange,

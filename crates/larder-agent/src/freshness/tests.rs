@@ -16,7 +16,10 @@ fn unproven(objects: &[(&str, &str)]) -> Unproven {
         };
         ((Kind::Secret, ObjectKey::new("prod", *name)), doubt)
     });
-    Unproven(doubts.collect())
+    Unproven {
+        objects: doubts.collect(),
+        displaced: None,
+    }
 }
 
 fn part(name: &str, secrets: &[&str]) -> Part {

@@ -1,10 +1,10 @@
 //! The agent's report of its health.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, fs, time::Duration};
 
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
-use larder_agent::config::CheckpointConfig;
+use larder_agent::{config::CheckpointConfig, status::Phase};
 use larder_checkpoint::KeySource;
 use tokio::time::sleep;
 use tower::ServiceExt as _;
@@ -68,6 +68,68 @@ async fn an_agent_stays_healthy_for_hours() {
         sleep(Duration::from_mins(1)).await;
         assert_eq!(healthz(&node).await, (200, "ok\n".to_owned()));
     }
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_root_directory_that_was_moved_is_reported_until_it_is_back() {
+    let mut node = Node::start();
+    check_served(&node).await;
+    let root = node.path().to_owned();
+    let moved = root.with_extension("moved");
+    fs::rename(&root, &moved).unwrap();
+    // The agent looks at it from time to time.
+    sleep(Duration::from_secs(6)).await;
+    let why = format!(
+        "the root directory {} was moved, and nothing is at its path",
+        root.display()
+    );
+    assert_eq!(healthz(&node).await, (503, format!("{why}\n")));
+    assert_eq!(node.status().problems, [why.clone()]);
+    let pod = node.pod("web").unwrap();
+    let volume = node.volume("web", "cfg").unwrap();
+    for delivery in [pod.delivery, volume.delivery] {
+        assert_eq!(
+            (delivery.phase, delivery.reason),
+            (Phase::Failing, why.clone())
+        );
+    }
+    let overview = node.handle().overview();
+    assert_eq!(overview.pods[0].delivery.phase, Phase::Failing);
+    // Something else at its path is not it.
+    fs::create_dir(&root).unwrap();
+    sleep(Duration::from_secs(6)).await;
+    let (status, text) = healthz(&node).await;
+    assert_eq!(status, 503);
+    assert!(
+        text.ends_with("and something else is at its path\n"),
+        "{text}"
+    );
+    fs::remove_dir(&root).unwrap();
+    let before = *node.handle().pod_changes().borrow();
+    fs::rename(&moved, &root).unwrap();
+    node.apply(&config_map("app", &[("k", "2")]));
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(healthz(&node).await, (200, "ok\n".to_owned()));
+    assert!(node.status().problems.is_empty());
+    assert!(*node.handle().pod_changes().borrow() > before);
+    node.until("web", "cfg", &[("k", "2")]).await;
+    assert_eq!(node.pod("web").unwrap().delivery.phase, Phase::Delivered);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_without_its_root_directory_ends_with_an_error() {
+    let mut node = Node::start();
+    check_served(&node).await;
+    let path = node.path().to_owned();
+    fs::remove_dir_all(&path).unwrap();
+    let error = node.failure().await.to_string();
+    assert!(error.contains("was removed"), "{error}");
+    assert!(error.contains(path.to_str().unwrap()), "{error}");
+    // A new start creates it, and what was in it.
+    node.run();
+    node.until("web", "cfg", &[("k", "v")]).await;
     node.stop().await;
 }
 
