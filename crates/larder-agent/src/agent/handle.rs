@@ -259,6 +259,7 @@ impl AgentHandle {
         drop(sources);
         problems.extend(self.node.root.lock().texts());
         problems.extend(self.node.disk.problem());
+        problems.extend(self.node.sub_paths.node.problem());
         problems.extend(unproven.problems());
         problems.extend(self.invalid_hooks());
         problems

@@ -31,8 +31,6 @@ pub(super) type Outcome = Result<bool, NotReplaced>;
 
 /// The look at one container.
 pub(super) struct ContainerLook {
-    /// Goes when the look has ended.
-    pub(super) is_running: Arc<()>,
     pub(super) node: Arc<SubPathNode>,
     pub(super) pod: PodMounts,
     pub(super) wanted: Vec<WantedMount>,

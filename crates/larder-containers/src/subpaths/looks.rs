@@ -1,14 +1,18 @@
 //! The threads on which larder looks at containers: whose turn it is, and which of them do not end.
 //!
-//! A look enters the mount namespace of a container. There the kernel may wait for a lock that the container holds, or
-//! for an automount on its root. Nothing ends such a thread before the kernel goes on.
+//! A look enters the mount namespace of a container, and mounts there. The kernel may wait for the lock of a directory or
+//! file that the container holds: nothing ends such a wait, neither for a thread nor for a process, before the container
+//! lets go.
 //!
 //! Invariants:
 //! 1. Two looks have a turn. A turn lasts half a second at most: a look that takes longer goes on beside the others.
 //! 2. At most two looks at pods of a namespace wait for a turn at a time, and turns are given in the order of arrival. So
 //!    a look waits for at most one turn of each other namespace, however many pods that has.
-//! 3. A look has one of the places of its pod's namespace until its thread has ended, even if its pod is gone by then.
-//!    Who has used up these places gets no other look; the pods of other namespaces do.
+//! 3. A look that does not end is its pod's alone, which begins no other one: it has no place that another pod lacks. So
+//!    a node has no more such threads than pods.
+//! 4. When its pod goes, the look is abandoned, and counts in its namespace until its thread has ended. A namespace with
+//!    [`ABANDONED`] of them gets no other look, which bounds the threads that one tenant leaves behind. Other namespaces
+//!    get theirs.
 
 use std::{
     collections::BTreeMap,
@@ -30,16 +34,13 @@ use crate::namespaces::start_apart;
 const TURNS: usize = 2;
 /// Longest turn.
 const TURN: Duration = Duration::from_millis(500);
-/// Looks at the pods of one namespace that may be under way.
-pub(super) const OF_NAMESPACE: usize = 8;
-/// Looks of all namespaces that may be under way: each takes a thread.
-pub(super) const OF_NODE: usize = 128;
+/// Abandoned looks of a namespace after which it gets no other one.
+pub(super) const ABANDONED: usize = 32;
 
 /// The looks of a node.
 #[derive(Debug)]
 pub(super) struct Looks {
     turns: Semaphore,
-    places: Arc<Semaphore>,
     namespaces: Mutex<BTreeMap<SmolStr, Weak<NamespaceLooks>>>,
 }
 
@@ -47,18 +48,38 @@ pub(super) struct Looks {
 #[derive(Debug)]
 struct NamespaceLooks {
     queue: Semaphore,
-    places: Arc<Semaphore>,
+    /// Those that go on although their pods are gone.
+    abandoned: Mutex<usize>,
+}
+
+/// A look, for the pod that waits for it or has stopped to wait. Dropped, it is abandoned, unless it has ended.
+#[derive(Debug)]
+#[must_use = "dropping it abandons the look"]
+pub(super) struct StartedLook(Arc<SharedLook>);
+
+#[derive(Debug)]
+struct SharedLook {
+    state: Mutex<LookState>,
+    namespace: Arc<NamespaceLooks>,
+}
+
+/// Where a look is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LookState {
+    /// Its pod knows of it.
+    Running,
+    /// Its pod is gone, its thread is not.
+    Abandoned,
+    Ended,
 }
 
 /// Why there is no result of a look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum NoResult {
     /// It has not ended in time, and goes on.
-    GoesOn,
-    /// It was not begun: the namespace of the pod has used up its places.
-    NoPlaceOfNamespace,
-    /// It was not begun: all places of the node are used up.
-    NoPlaceOfNode,
+    GoesOn(StartedLook),
+    /// It was not begun: the namespace of the pod has too many abandoned ones.
+    NotBegun,
     /// Its thread could not be started, or has panicked.
     NoThread,
 }
@@ -67,7 +88,6 @@ impl Default for Looks {
     fn default() -> Self {
         Self {
             turns: Semaphore::new(TURNS),
-            places: Arc::new(Semaphore::new(OF_NODE)),
             namespaces: Mutex::default(),
         }
     }
@@ -78,7 +98,7 @@ impl Looks {
     ///
     /// # Cancel safety
     ///
-    /// Work that has begun goes on alone.
+    /// Work that has begun goes on alone, and is abandoned.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         namespace: &str,
@@ -88,26 +108,48 @@ impl Looks {
         let of_namespace = self.of_namespace(namespace);
         let queue = of_namespace.queue.acquire().await;
         let turn = (queue, self.turns.acquire().await);
-        let own_place = Arc::clone(&of_namespace.places).try_acquire_owned();
-        let own_place = own_place.map_err(|_| NoResult::NoPlaceOfNamespace)?;
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| NoResult::NoPlaceOfNode)?;
+        if *of_namespace.abandoned.lock() >= ABANDONED {
+            return Err(NoResult::NotBegun);
+        }
         let (done, result) = oneshot::channel();
-        let held = (Arc::clone(&of_namespace), own_place, place);
+        let look = Arc::new(SharedLook {
+            state: Mutex::new(LookState::Running),
+            namespace: Arc::clone(&of_namespace),
+        });
+        let ended = EndedLook(Arc::clone(&look));
+        let look = StartedLook(look);
         start_apart(Box::new(move || {
-            let _held = held;
+            let result = work();
+            drop(ended);
             // Fails only if the caller no longer waits.
-            let _ = done.send(work());
+            let _ = done.send(result);
         }));
         let mut result = pin!(result);
         if let Ok(result) = timeout(TURN.min(limit), &mut result).await {
             return result.map_err(|_| NoResult::NoThread);
         }
         drop(turn);
-        let result = timeout(limit.saturating_sub(TURN), result).await;
-        result
-            .map_err(|_| NoResult::GoesOn)?
-            .map_err(|_| NoResult::NoThread)
+        match timeout(limit.saturating_sub(TURN), result).await {
+            Ok(result) => result.map_err(|_| NoResult::NoThread),
+            Err(_) => Err(NoResult::GoesOn(look)),
+        }
+    }
+
+    /// Says so when looks go on although their pods are gone: how many, and of which namespaces.
+    pub(super) fn abandoned(&self) -> Option<String> {
+        let namespaces = self.namespaces.lock();
+        let found = namespaces.iter().filter_map(|(name, looks)| {
+            let abandoned = *looks.upgrade()?.abandoned.lock();
+            (abandoned > 0).then(|| format!("{abandoned} in namespace {name}"))
+        });
+        let found: Vec<_> = found.collect();
+        (!found.is_empty()).then(|| {
+            format!(
+                "looks at mounts of pods that are gone do not end ({}), because the kernel waits for something that their \
+                 containers held; a namespace with {ABANDONED} gets no updates of mounts with subPath",
+                found.join(", ")
+            )
+        })
     }
 
     fn of_namespace(&self, name: &str) -> Arc<NamespaceLooks> {
@@ -118,10 +160,39 @@ impl Looks {
         all.retain(|_, known| known.strong_count() > 0);
         let made = Arc::new(NamespaceLooks {
             queue: Semaphore::new(TURNS),
-            places: Arc::new(Semaphore::new(OF_NAMESPACE)),
+            abandoned: Mutex::default(),
         });
         all.insert(name.into(), Arc::downgrade(&made));
         made
+    }
+}
+
+impl StartedLook {
+    /// Whether its thread has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        *self.0.state.lock() == LookState::Ended
+    }
+}
+
+impl Drop for StartedLook {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        if *state == LookState::Running {
+            *state = LookState::Abandoned;
+            *self.0.namespace.abandoned.lock() += 1;
+        }
+    }
+}
+
+/// Ends a look: dropped by its thread, or with work that no thread takes.
+struct EndedLook(Arc<SharedLook>);
+
+impl Drop for EndedLook {
+    fn drop(&mut self) {
+        let before = std::mem::replace(&mut *self.0.state.lock(), LookState::Ended);
+        if before == LookState::Abandoned {
+            *self.0.namespace.abandoned.lock() -= 1;
+        }
     }
 }
 
@@ -141,17 +212,23 @@ mod tests {
         (end, move || wait.recv().unwrap_or_default())
     }
 
+    /// A look at a pod of `namespace` that goes on.
+    async fn going_on(looks: &Looks, namespace: &str) -> (mpsc::Sender<()>, StartedLook) {
+        let (end, work) = hanging();
+        match looks.run(namespace, Duration::ZERO, work).await {
+            Err(NoResult::GoesOn(look)) => (end, look),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[tokio::test]
     async fn look_that_never_ends_delays_no_other() {
         let looks = Looks::default();
-        let mut ends = Vec::new();
+        let mut hung = Vec::new();
         for _ in 0..3 {
-            let (end, work) = hanging();
-            ends.push(end);
-            let looked = looks.run("n", Duration::from_millis(10), work).await;
-            assert_eq!(looked, Err(NoResult::GoesOn));
+            hung.push(going_on(&looks, "n").await);
         }
-        assert_eq!(looks.run("n", MINUTE, || 1).await, Ok(1));
+        assert_eq!(looks.run("n", MINUTE, || 1).await.unwrap(), 1);
         // Nor does what takes long.
         let end = Arc::new(Barrier::new(3));
         let slow = || {
@@ -159,54 +236,79 @@ mod tests {
             looks.run("n", MINUTE, move || end.wait().is_leader())
         };
         let other = async {
-            assert_eq!(looks.run("m", MINUTE, || 1).await, Ok(1));
+            assert_eq!(looks.run("m", MINUTE, || 1).await.unwrap(), 1);
             end.wait();
         };
         let (first, second, ()) = tokio::join!(slow(), slow(), other);
         assert!(first.is_ok() && second.is_ok());
     }
 
+    // Attack: pods whose looks do not end, as many as a node takes, in few namespaces or many.
     #[tokio::test]
-    async fn looks_that_never_end_use_up_the_places_of_their_namespace_only_and_give_them_back() {
+    async fn looks_of_pods_that_are_there_take_no_place_of_others() {
+        let looks = Looks::default();
+        let mut hung = Vec::new();
+        for number in 0..300 {
+            let namespace = if number < 150 {
+                "tenant".to_owned()
+            } else {
+                number.to_string()
+            };
+            hung.push(going_on(&looks, &namespace).await);
+        }
+        for namespace in ["tenant", "200", "other"] {
+            assert_eq!(looks.run(namespace, MINUTE, || 1).await.unwrap(), 1);
+        }
+        assert_eq!(looks.abandoned(), None);
+    }
+
+    // Attack: a pod that is deleted and made again, whose looks do not end.
+    #[tokio::test]
+    async fn looks_of_pods_that_are_gone_are_bounded_in_their_namespace_and_given_back() {
         let looks = Looks::default();
         let mut ends = Vec::new();
-        // As many pods as it likes, one after the other.
-        for number in 0..3 * OF_NAMESPACE {
-            let (end, work) = hanging();
-            ends.push(end);
-            let looked = looks.run("tenant", Duration::from_millis(1), work).await;
-            let expected = if number < OF_NAMESPACE {
-                NoResult::GoesOn
-            } else {
-                NoResult::NoPlaceOfNamespace
-            };
-            assert_eq!(looked, Err(expected), "{number}");
+        for tenant in 0..6 {
+            let tenant = format!("tenant-{tenant}");
+            for _ in 0..ABANDONED {
+                let (end, look) = going_on(&looks, &tenant).await;
+                drop(look);
+                ends.push(end);
+            }
+            let refused = looks.run(&tenant, MINUTE, || ()).await;
+            assert!(matches!(refused, Err(NoResult::NotBegun)));
         }
-        assert_eq!(looks.run("other", MINUTE, || 1).await, Ok(1));
+        assert_eq!(looks.run("other", MINUTE, || 1).await.unwrap(), 1);
+        let said = looks.abandoned().unwrap();
+        assert!(
+            said.contains("32 in namespace tenant-0, 32 in namespace tenant-1,"),
+            "{said}"
+        );
+        assert!(!said.contains("other"), "{said}");
         drop(ends);
         // The threads end, at some time.
-        while looks.places.available_permits() < OF_NODE {
+        while looks.abandoned().is_some() {
             yield_now().await;
         }
-        assert_eq!(looks.run("tenant", MINUTE, || 1).await, Ok(1));
+        assert_eq!(looks.run("tenant-0", MINUTE, || 1).await.unwrap(), 1);
         // Nothing is kept of a namespace without looks.
-        let _ = looks.run("other", MINUTE, || 1).await;
-        assert!(looks.namespaces.lock().len() <= 2);
+        let _ = looks.run("another", MINUTE, || 1).await;
+        assert!(looks.namespaces.lock().len() <= 3);
     }
 
     #[tokio::test]
-    async fn all_looks_of_the_node_have_a_bound() {
+    async fn look_that_ends_late_is_not_abandoned() {
         let looks = Looks::default();
-        let mut ends = Vec::new();
-        for number in 0..OF_NODE {
-            let (end, work) = hanging();
-            ends.push(end);
-            let tenant = (number / OF_NAMESPACE).to_string();
-            let looked = looks.run(&tenant, Duration::ZERO, work).await;
-            assert_eq!(looked, Err(NoResult::GoesOn), "{number}");
+        let (end, look) = going_on(&looks, "n").await;
+        assert!(!look.has_ended());
+        drop(end);
+        while !look.has_ended() {
+            yield_now().await;
         }
-        let looked = looks.run("other", MINUTE, || ()).await;
-        assert_eq!(looked, Err(NoResult::NoPlaceOfNode));
+        drop(look);
+        assert_eq!(looks.abandoned(), None);
+        // Nor is one whose caller has its result.
+        assert_eq!(looks.run("n", MINUTE, || 1).await.unwrap(), 1);
+        assert_eq!(looks.abandoned(), None);
     }
 
     #[tokio::test]

@@ -50,6 +50,11 @@ impl SubPathNode {
         }
     }
 
+    /// Says so when looks go on although their pods are gone.
+    pub fn problem(&self) -> Option<String> {
+        self.looks.abandoned()
+    }
+
     pub(super) fn count(&self, result: &'static str) {
         self.results.get_or_create(&[("result", result)]).inc();
     }

@@ -1,6 +1,7 @@
 //! Mounts of containers that are made by hand.
 
 mod container;
+mod fuse;
 mod last_moment;
 mod tables;
 
@@ -19,7 +20,10 @@ use larder_transport::Backoff;
 use prometheus_client::registry::Registry;
 use rustix::{fs::inotify, mount::MountFlags};
 
-use self::container::{Container, KEY, Node, OVERLAY, may_contain};
+use self::{
+    container::{Container, KEY, Node, OVERLAY, may_contain},
+    fuse::SilentFs,
+};
 use super::{
     NotReplaced, Stage,
     find::{UNKNOWN_LINK, VolumeMount, WantedMount, volume_mounts},
@@ -299,6 +303,54 @@ async fn file_system_that_never_answers_is_not_asked() {
             MountState::Pinned(kept.to_string())
         });
         assert_eq!(pod.state().await, expected);
+    }
+}
+
+/// Mounts the key of `v` on a file of the file system `data`, which is also at another place.
+const ON_FUSE: &str =
+    "mkdir root/data root/other; mount --bind data root/data; mount --bind data root/other
+    mount --bind agent/pods/1/volumes/v/key root/data/app.conf
+    mount -o remount,bind,ro root/data/app.conf";
+
+// subpath 12: the container holds the lock of the file that the key is mounted on, by a file system over FUSE that never
+// answers. Neither a thread nor a process that waits for it can be ended.
+#[tokio::test]
+async fn look_that_waits_for_a_lock_is_its_pods_alone_and_is_named_when_that_goes() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", &[("key", "one")]);
+    let Some(silent) = SilentFs::mount(&node.folder().join("data")) else {
+        return;
+    };
+    let mut pod = Pod::of(node, ON_FUSE, &[("/data/app.conf", "key")]);
+    assert_eq!(pod.state().await, MountState::Live);
+    pod.web.run("chmod 600 /other/app.conf &");
+    silent.until_changed();
+    pod.write("two");
+    // No look ends later: the time that it may take passes at once.
+    tokio::time::pause();
+    let reason = pod.reason().await;
+    tokio::time::resume();
+    let expected = "a look at the mounts of the container does not end, since 1970-01-01T00:00:00Z";
+    assert!(reason.starts_with(expected), "{reason}");
+    // The pod has one such look.
+    assert_eq!(pod.reason().await, reason);
+    let looks = &pod.shared.looks;
+    assert_eq!(
+        looks.run("n", Duration::from_mins(1), || 1).await.unwrap(),
+        1
+    );
+    assert_eq!(pod.shared.problem(), None);
+    // The pod goes.
+    let second = Duration::from_secs(1);
+    pod.sub_paths = PodSubPaths::new("n", Backoff::new(second, second));
+    let problem = pod.shared.problem().unwrap();
+    assert!(problem.contains("(1 in namespace n)"), "{problem}");
+    drop(silent);
+    while pod.shared.problem().is_some() {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     find::WantedMount,
     look::{ContainerLook, Outcome},
-    looks::{NoResult, OF_NAMESPACE, OF_NODE},
+    looks::{ABANDONED, NoResult, StartedLook},
     node::SubPathNode,
     reason::{FAILED, NOT_PERMITTED, NotReplaced, REPLACED},
 };
@@ -117,7 +117,7 @@ pub struct PodSubPaths {
     /// The containers that earlier searches have found.
     known: Option<Arc<KnownContainers>>,
     /// A look that has not ended in time, and when it began: no other begins before it ends.
-    hanging: (Weak<()>, Timestamp),
+    hanging: Option<(StartedLook, Timestamp)>,
     appearing: Option<Appearing>,
     backoff: Backoff,
     retry_at: Option<Instant>,
@@ -149,7 +149,7 @@ impl PodSubPaths {
             volumes: BTreeMap::new(),
             running: Vec::new(),
             known: None,
-            hanging: (Weak::new(), Timestamp::UNIX_EPOCH),
+            hanging: None,
             appearing: None,
             backoff,
             retry_at: None,
@@ -373,46 +373,31 @@ impl PodSubPaths {
         own: &[usize],
         now: Timestamp,
     ) -> Vec<Outcome> {
-        if self.hanging.0.strong_count() > 0 {
-            return vec![Err(self.hangs()); own.len()];
+        self.hanging.take_if(|(look, _)| look.has_ended());
+        if let Some((_, since)) = &self.hanging {
+            return vec![Err(hangs(*since)); own.len()];
         }
         let wanted = own.iter().map(|&index| self.mounts[index].mount.clone());
         let volumes = self.volumes.iter();
         let sets = volumes.filter_map(|(name, state)| Some((name.clone(), state.set.clone()?)));
         let look = ContainerLook {
-            is_running: Arc::new(()),
             node: Arc::clone(node),
             pod: query.mounts.clone(),
             wanted: wanted.collect(),
             sets: sets.collect(),
             container,
         };
-        let is_running = Arc::downgrade(&look.is_running);
         let looked = node.looks.run(&self.namespace, LOOK, move || look.run());
         let reason = match looked.await {
             Ok(results) => return results,
-            Err(NoResult::GoesOn) => {
-                self.hanging = (is_running, now);
-                self.hangs()
+            Err(NoResult::GoesOn(look)) => {
+                self.hanging = Some((look, now));
+                hangs(now)
             }
-            Err(NoResult::NoPlaceOfNamespace) => no_place("namespace", OF_NAMESPACE),
-            Err(NoResult::NoPlaceOfNode) => no_place("node", OF_NODE),
+            Err(NoResult::NotBegun) => not_begun(),
             Err(NoResult::NoThread) => NO_THREAD,
         };
         vec![Err(reason); own.len()]
-    }
-
-    /// The look that does not end.
-    fn hangs(&self) -> NotReplaced {
-        let reason = format!(
-            "a look at the mounts of the container does not end, since {:.0}: the kernel waits for something that the \
-             container holds or has mounted",
-            self.hanging.1
-        );
-        NotReplaced {
-            kind: FAILED,
-            reason: reason.into(),
-        }
     }
 
     fn take_in(
@@ -477,11 +462,23 @@ impl PodSubPaths {
     }
 }
 
-/// So many earlier looks at pods of the `whole` go on.
-fn no_place(whole: &str, looks: usize) -> NotReplaced {
+/// A look that began then does not end.
+fn hangs(since: Timestamp) -> NotReplaced {
     let reason = format!(
-        "not looked at: {looks} looks at containers of this {whole} do not end, because the kernel waits for something that \
-         these hold or have mounted"
+        "a look at the mounts of the container does not end, since {since:.0}: the kernel waits for something that the \
+         container holds or has mounted"
+    );
+    NotReplaced {
+        kind: FAILED,
+        reason: reason.into(),
+    }
+}
+
+/// Too many looks at earlier pods of the namespace go on.
+fn not_begun() -> NotReplaced {
+    let reason = format!(
+        "not looked at: {ABANDONED} looks at earlier pods of this namespace do not end, because the kernel waits for \
+         something that their containers held"
     );
     NotReplaced {
         kind: FAILED,

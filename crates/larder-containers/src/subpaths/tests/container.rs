@@ -81,13 +81,17 @@ impl Node {
         node
     }
 
+    /// Where `agent` and the root of the container are.
+    pub(super) fn folder(&self) -> PathBuf {
+        self.folder.path().canonicalize().unwrap()
+    }
+
     pub(super) fn root(&self) -> PathBuf {
-        self.folder.path().canonicalize().unwrap().join("agent")
+        self.folder().join("agent")
     }
 
     pub(super) fn volume(&self, name: &str) -> PathBuf {
-        let folder = self.folder.path().canonicalize().unwrap();
-        folder.join("agent/pods/1/volumes").join(name)
+        self.root().join("pods/1/volumes").join(name)
     }
 
     /// Swaps the volume's set for one with these files, as the kubelet does.
