@@ -11,6 +11,7 @@
 mod arrival;
 mod burst;
 mod comparing;
+mod disks;
 mod hooks;
 mod kubelet_states;
 mod left_alone;

@@ -97,6 +97,7 @@ pub(crate) struct World {
 /// A running larder, which ends when it is dropped.
 struct Larder {
     handle: AgentHandle,
+    shutdown: CancellationToken,
     task: JoinSet<()>,
     root: TempDir,
 }
@@ -217,10 +218,24 @@ impl World {
         }
         let agent = builder.build().unwrap();
         let (handle, mut task) = (agent.handle(), JoinSet::new());
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
         task.spawn(async move {
-            agent.run(CancellationToken::new()).await.unwrap();
+            agent.run(stop).await.unwrap();
         });
-        self.larders.push(Larder { handle, task, root });
+        self.larders.push(Larder {
+            handle,
+            shutdown,
+            task,
+            root,
+        });
+    }
+
+    /// Shuts down the larder that was started first, as SIGTERM does.
+    pub(crate) async fn stop_larder(&mut self) {
+        let mut larder = self.larders.remove(0);
+        larder.shutdown.cancel();
+        larder.task.join_next().await.unwrap().unwrap();
     }
 
     /// Kills the larder that was started first.
