@@ -20,6 +20,7 @@
 
 mod documents;
 mod program;
+mod starting;
 mod v1;
 mod zpages;
 
@@ -40,7 +41,10 @@ use tokio::{net::UnixStream, sync::Semaphore};
 use tracing::{debug, info};
 
 use self::documents::{Documents, budget};
-pub use self::program::{LogControl, Program, Projector};
+pub use self::{
+    program::{LogControl, Program, Projector},
+    starting::StartingApi,
+};
 use crate::{agent::AgentHandle, root_dir::AgentSocket, status::Delivery};
 
 /// The API of `agent` for its socket.

@@ -18,7 +18,7 @@ mod reload;
 mod summary;
 mod systemd;
 
-use std::{ffi::OsStr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{ffi::OsStr, path::PathBuf, pin::pin, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use clap::{CommandFactory as _, parser::ValueSource};
@@ -31,7 +31,7 @@ use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     checkpoint::ClusterId,
     config::{Config, Flags},
-    local_api::{self, OwnSocket, Program},
+    local_api::{self, OwnSocket, Program, StartingApi},
     root_dir::RootDir,
     status::AgentOverview,
 };
@@ -39,6 +39,7 @@ use larder_connections::{Acceptor, raise_descriptor_limit};
 use larder_console::{Format, Stream};
 use larder_objects::chain;
 use larder_projection::disk::VolumeHost;
+use larder_transport::blocking::blocking;
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
@@ -70,6 +71,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Name of the one task that may end while the agent runs.
 const SUMMARY_TASK: &str = "summary";
+/// Time after which the log says that credentials are awaited.
+const SLOW_CREDENTIALS: Duration = Duration::from_millis(500);
 /// Time for shutdown: passes under way are finished.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -137,11 +140,29 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
         None => root.volumes().map_err(anyhow::Error::from),
     };
     let volumes = volumes.context("cannot use the root directory")?;
-    let socket = root.bind_socket();
-    let mut registry = Registry::with_prefix("larder");
     let shutdown = CancellationToken::new();
-    let origin = origin(args, &config, &mut registry, &shutdown).await?;
+    let mut tasks = JoinMap::new();
+    // They answer before anything is read that may hang.
+    let (socket_api, http_api) = (StartingApi::default(), StartingApi::default());
+    match root.bind_socket() {
+        Ok(socket) => {
+            let acceptor = Acceptor::new(OwnSocket(socket), local_api::socket_limits());
+            let server = acceptor.serve(socket_api.router(), shutdown.clone());
+            tasks.spawn("local API", server.map(Ok));
+        }
+        Err(error) => warn!(
+            error = chain(&error),
+            "`larder status` and `larder exec` will not reach this agent"
+        ),
+    }
     let listener = http::bind(config.listen).await?;
+    let (listeners, moves) = mpsc::channel(1);
+    let (router, limits) = (http_api.router(), local_api::limits());
+    let server = http::serve(listener, moves, router, limits, shutdown.clone());
+    tasks.spawn("HTTP API", server.map(Ok));
+
+    let mut registry = Registry::with_prefix("larder");
+    let origin = origin(args, &config, &mut registry, &shutdown).await?;
     let program = Program::new(config.clone())
         .flags(typed_flags())
         .log(log.control)
@@ -168,25 +189,9 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
     }
     let agent = agent.build().context("cannot use the configuration")?;
     let handle = agent.handle();
+    socket_api.agent_is_built(local_api::socket_router(handle.clone(), program.clone()));
+    http_api.agent_is_built(local_api::router(handle.clone(), program.clone()));
 
-    let limits = local_api::limits();
-    let mut tasks = JoinMap::new();
-    match socket {
-        Ok(socket) => {
-            let router = local_api::socket_router(handle.clone(), program.clone());
-            let acceptor = Acceptor::new(OwnSocket(socket), local_api::socket_limits());
-            let server = acceptor.serve(router, shutdown.clone());
-            tasks.spawn("local API", server.map(Ok));
-        }
-        Err(error) => warn!(
-            error = chain(&error),
-            "`larder status` and `larder exec` will not reach this agent"
-        ),
-    }
-    let router = local_api::router(handle.clone(), program.clone());
-    let (listeners, moves) = mpsc::channel(1);
-    let server = http::serve(listener, moves, router, limits, shutdown.clone());
-    tasks.spawn("HTTP API", server.map(Ok));
     if let Some(embedded) = origin.embedded {
         handle.show_problems_of(embedded.problems);
         handle.show_notes_of(embedded.notes);
@@ -290,11 +295,25 @@ async fn origin(
     let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
     let source = agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
     let checkpoint = config.checkpoint.as_ref();
-    let cluster = checkpoint.map(|_| cluster_id(&source)).transpose()?;
+    let cluster = match checkpoint {
+        // Files, which may hang.
+        Some(_) => {
+            let source = source.clone();
+            Some(blocking(move || cluster_id(&source)).await?)
+        }
+        None => None,
+    };
     let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
     let metrics =
         larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
-    let connected = larder_transport::connect(source, settings, metrics).await;
+    let mut connected = pin!(larder_transport::connect(source, settings, metrics));
+    let connected = match timeout(SLOW_CREDENTIALS, &mut connected).await {
+        Ok(connected) => connected,
+        Err(_) => {
+            info!("waiting for the credentials of the API server");
+            connected.await
+        }
+    };
     let (client, transport) = connected.map_err(|error| {
         let advice = match kubeconfig {
             Some(_) => "",
