@@ -7,9 +7,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use smol_str::SmolStr;
 
 use crate::{
-    Data, Kind, Object, ObjectMeta, ObjectType,
-    encoding::{decode_base64, null_as_default},
-    references,
+    Data, Kind, Object, ObjectMeta, ObjectType, encoding::null_as_default, go_base64, references,
 };
 
 /// A `v1` ConfigMap, without the metadata that no consumer on a node reads.
@@ -69,8 +67,8 @@ fn binary_data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Data<Vec<u8
     impl<'de> Deserialize<'de> for Bytes {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let text = SmolStr::deserialize(deserializer)?;
-            let bytes = decode_base64(&text).map(Self);
-            bytes.ok_or_else(|| D::Error::custom("value is not base64"))
+            let bytes = go_base64::decode(&text).map(Self);
+            bytes.map_err(|_| D::Error::custom("value is not base64"))
         }
     }
 

@@ -17,6 +17,7 @@ mod digits;
 mod encoding;
 mod escape;
 mod field_path;
+pub mod go_base64;
 pub mod go_duration;
 mod key;
 mod label_selector;

@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
-use crate::SecretBytes;
+use crate::{SecretBytes, go_base64};
 
 /// One well-formed block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub fn blocks(text: &str) -> Vec<Block<'_>> {
         } else if let Some(end) = boundary(line, "-----END ") {
             if let Some((label, has_headers, body)) = open.take()
                 && label == end
-                && let Ok(der) = BASE64.decode(&body)
+                && let Ok(der) = go_base64::decode(&body)
             {
                 blocks.push(Block {
                     label,

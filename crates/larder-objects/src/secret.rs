@@ -8,9 +8,7 @@ use smol_str::SmolStr;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::{
-    Data, Kind, Object, ObjectMeta, ObjectType,
-    encoding::{decode_base64, null_as_default},
-    references,
+    Data, Kind, Object, ObjectMeta, ObjectType, encoding::null_as_default, go_base64, references,
 };
 
 /// A `v1` Secret, without the metadata that no consumer on a node reads.
@@ -85,9 +83,9 @@ impl<'de> Deserialize<'de> for SecretBytes {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<SecretBytes, E> {
-                decode_base64(text)
+                go_base64::decode(text)
                     .map(SecretBytes)
-                    .ok_or_else(|| E::custom("value is not base64; text belongs in stringData"))
+                    .map_err(|_| E::custom("value is not base64; text belongs in stringData"))
             }
 
             fn visit_unit<E: de::Error>(self) -> Result<SecretBytes, E> {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
 use super::{Problem, controllers, typed::wrong_type};
-use crate::{FieldPath, encoding::decode_base64, stable_pod_uid};
+use crate::{FieldPath, go_base64, stable_pod_uid};
 
 /// Fields that map names to text; in these, `null` is an empty text, elsewhere it is an absent field.
 const TEXT_MAPS: [&str; 9] = [
@@ -81,7 +81,7 @@ pub fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> 
             return Err(wrong_type(field, "a string", &value));
         };
         let replaced = data.get(&key).and_then(Value::as_str);
-        if replaced.is_some_and(|text| decode_base64(text).is_none()) {
+        if replaced.is_some_and(|text| go_base64::decode(text).is_err()) {
             return Err(Problem::Type {
                 field: FieldPath::fields("data").key(&key),
                 problem: "value is not base64; text belongs in stringData".to_owned(),

@@ -4,7 +4,7 @@
 
 use serde_json::{Number, Value};
 
-use crate::{digits::split_sign, encoding::decode_base64};
+use crate::{digits::split_sign, go_base64};
 
 /// The value of plain `text`; `None` when it is text.
 pub(super) fn plain(text: &str) -> Result<Option<Value>, String> {
@@ -34,7 +34,8 @@ pub(super) fn plain(text: &str) -> Result<Option<Value>, String> {
 /// The text that `!!binary` base64 stands for.
 pub(super) fn binary(text: &str) -> Result<Value, String> {
     let packed: String = text.split_ascii_whitespace().collect();
-    decode_base64(&packed)
+    go_base64::decode(&packed)
+        .ok()
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .map(Value::String)
         .ok_or_else(|| "a !!binary value is not base64 of UTF-8 text".to_owned())

@@ -47,10 +47,3 @@ fn sensitive(value: &str) -> Option<HeaderValue> {
     header.set_sensitive(true);
     Some(header)
 }
-
-/// Decodes base64 as Kubernetes clients do: line breaks are allowed.
-pub(super) fn from_base64(text: &str) -> Option<Zeroizing<Vec<u8>>> {
-    let mut compact = Zeroizing::new(String::with_capacity(text.len()));
-    compact.extend(text.chars().filter(|c| !c.is_ascii_whitespace()));
-    BASE64.decode(compact.as_bytes()).ok().map(Zeroizing::new)
-}

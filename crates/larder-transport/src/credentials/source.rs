@@ -10,11 +10,12 @@ use http::{HeaderName, HeaderValue, Uri};
 use super::{
     file,
     kubeconfig::{AuthInfo, Kubeconfig, Selected},
-    secret::from_base64,
     tls::{Material, TlsSettings},
     user::{User, impersonation, user_of},
 };
 use larder_net::url::shown_url;
+use larder_objects::go_base64;
+use zeroize::Zeroizing;
 
 use crate::{proxy::Environment, setup_error::SetupError};
 
@@ -247,9 +248,10 @@ fn material(
     part: &'static str,
 ) -> Result<Option<Material>, SetupError> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
-        let malformed = SetupError::invalid(part, "malformed base64");
-        let data = from_base64(data).ok_or(malformed)?;
-        return Ok(Some(Material::Data(data)));
+        // Without the place: it would tell something of the data.
+        let data = go_base64::decode(data);
+        let data = data.map_err(|_| SetupError::invalid(part, "malformed base64"))?;
+        return Ok(Some(Material::Data(Zeroizing::new(data))));
     }
     let path = path.filter(|path| !path.is_empty());
     Ok(path.map(|path| Material::File(path.into())))
