@@ -65,6 +65,11 @@ impl Ownership {
         self.mode & 0o022 != 0
     }
 
+    /// Whether the mode lets everybody write. The sticky bit does not help.
+    pub fn is_writable_by_everybody(self) -> bool {
+        self.mode & 0o002 != 0
+    }
+
     /// Whether the mode lets others than the owner do anything.
     pub fn is_open_to_others(self) -> bool {
         self.mode & 0o077 != 0

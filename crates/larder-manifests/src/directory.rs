@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use larder_files::stamp::Stamp;
+use larder_files::{ownership::Ownership, stamp::Stamp};
 use larder_objects::manifest::{HiddenObjects, RawObject};
 use larder_pods::source::{DirectoryWatch, Signal, Touch};
 use tokio::{
@@ -40,7 +40,7 @@ use tracing::{debug, info, warn};
 pub(crate) use self::catalogue::ObjectId;
 use self::{
     catalogue::{Catalogue, FileObjects},
-    files::Reading,
+    files::{Listing, Reading},
     schedule::{PATIENCE, ReadSchedule},
 };
 
@@ -93,9 +93,11 @@ pub(crate) struct ManifestDir {
     /// No look before.
     rest_until: Instant,
     problems: Vec<String>,
+    /// That everybody may write to the directory.
+    open_to_all: Option<String>,
     /// What the files may hold that have been invalid since the start.
     hidden: BTreeMap<PathBuf, HiddenObjects>,
-    /// Problems or hidden objects have changed since [`Self::next`] returned last.
+    /// Problems, the warning or hidden objects have changed since [`Self::next`] returned last.
     has_news: bool,
 }
 
@@ -117,6 +119,7 @@ impl ManifestDir {
             next_pass: Instant::now(),
             rest_until: Instant::now(),
             problems: Vec::new(),
+            open_to_all: None,
             hidden: BTreeMap::new(),
             has_news: false,
         };
@@ -137,6 +140,11 @@ impl ManifestDir {
     /// The present problems of the files, each with its place.
     pub(crate) fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// A warning if everybody may write to the directory.
+    pub(crate) fn open_to_all(&self) -> Option<&String> {
+        self.open_to_all.as_ref()
     }
 
     /// The objects that may be in a file that was invalid at the start and still is.
@@ -212,7 +220,12 @@ impl ManifestDir {
     async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<ManifestDiff> {
         self.next_pass = Instant::now() + if self.watch.is_armed() { PASS } else { POLL };
         let directory = self.path.clone();
-        let present = spawn_blocking(move || files::list(&directory)).await??;
+        let listed = spawn_blocking(move || files::list(&directory)).await??;
+        let Listing {
+            files: present,
+            ownership,
+        } = listed;
+        self.warn_if_open(ownership);
 
         let settled = |path: &Path| !self.schedule.is_pending(path);
         let gone: Vec<_> = self
@@ -271,6 +284,26 @@ impl ManifestDir {
         self.report(self.catalogue.problems());
         self.narrow_hidden();
         Ok(changes)
+    }
+
+    /// Whoever may write to the directory decides what this agent serves.
+    fn warn_if_open(&mut self, ownership: Ownership) {
+        let warning = ownership.is_writable_by_everybody().then(|| {
+            format!(
+                "every user may write to the directory of manifests {} (mode {:04o}), and so decide what is served: run \
+                 `chmod o-w` on it",
+                self.path.display(),
+                ownership.mode
+            )
+        });
+        if self.open_to_all == warning {
+            return;
+        }
+        if let Some(warning) = &warning {
+            warn!("{warning}");
+        }
+        self.open_to_all = warning;
+        self.has_news = true;
     }
 
     /// Invariant 5.

@@ -85,7 +85,8 @@ impl Feed {
         self.problems.subscribe()
     }
 
-    /// What is no problem, and what somebody may expect otherwise: pods that state another node.
+    /// What is no problem, and what somebody may expect otherwise: pods that state another node, a directory that everybody
+    /// may write to.
     pub fn notes(&self) -> watch::Receiver<Arc<[String]>> {
         self.notes.subscribe()
     }
@@ -112,9 +113,13 @@ impl Feed {
         let rejected = rejected.map(|(id, reason)| format!("{id}: {reason}"));
         let problems = self.directory.problems().iter().cloned().chain(rejected);
         self.problems.send_replace(problems.collect());
-        let notes: Arc<[String]> = self.remarks().into_iter().collect();
+        let remarks = self.remarks();
+        let notes = remarks.iter().chain(self.directory.open_to_all());
+        let notes: Arc<[String]> = notes.cloned().collect();
         if *self.notes.borrow() != notes {
-            notes.iter().for_each(|note| info!("{note}"));
+            if let Some(remark) = remarks.filter(|remark| !self.notes.borrow().contains(remark)) {
+                info!("{remark}");
+            }
             self.notes.send_replace(notes);
         }
         // The server has the objects of a mended file before they leave these.

@@ -23,9 +23,16 @@ use rustix::io::Errno;
 /// Namespace of objects that name none, as `kubectl`'s.
 const DEFAULT_NAMESPACE: &str = "default";
 
+/// A directory of manifests.
+pub(super) struct Listing {
+    pub(super) files: BTreeMap<PathBuf, Stamp>,
+    pub(super) ownership: Ownership,
+}
+
 /// The manifests of `directory`, by [`is_manifest_name`]. Subdirectories are skipped; reading reports what is not a
 /// file, and a link that leads nowhere.
-pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+pub(super) fn list(directory: &Path) -> io::Result<Listing> {
+    let ownership = Ownership::from(&fs::metadata(directory)?);
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -38,7 +45,7 @@ pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
             files.insert(path, Stamp::from(&metadata));
         }
     }
-    Ok(files)
+    Ok(Listing { files, ownership })
 }
 
 /// The content of one file.

@@ -269,6 +269,34 @@ async fn link_that_leads_nowhere_is_a_problem_and_costs_nothing() {
 }
 
 #[tokio::test]
+async fn directory_that_everybody_may_write_to_is_named_until_they_may_not() {
+    let mut followed = Followed::holding(&[("a", "1")]).await;
+    assert_eq!(followed.follower.open_to_all(), None);
+    let path = followed.directory.path().to_owned();
+    let set_mode = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    for (mode, is_open) in [
+        (0o777, true),
+        (0o755, false),
+        (0o1777, true),
+        (0o775, false),
+    ] {
+        set_mode(mode);
+        // The directory is looked at with its next change, or in the next pass.
+        let value = format!("{mode:o}");
+        fs::write(followed.path("b.yaml"), config_map("b", &value)).unwrap();
+        assert_eq!(followed.next().await, format!("b={value}"));
+        let warning = followed.follower.open_to_all();
+        assert_eq!(warning.is_some(), is_open, "{mode:o}: {warning:?}");
+        if let Some(warning) = warning {
+            assert!(
+                warning.contains(&format!("{} (mode {mode:04o})", path.display())),
+                "{warning}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn path_that_is_not_a_directory_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
