@@ -162,6 +162,27 @@ async fn clean_removes_the_directory_itself_if_nothing_else_is_in_it() {
     assert!(!desk.path().join("root").exists());
 }
 
+#[tokio::test]
+async fn clean_says_removed_of_nothing_that_is_still_there() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    until("the volume", || key(&desk, "web", "a").is_some()).await;
+    assert_eq!(agent.signal(Signal::TERM), Some(0));
+    let copies = desk.path().join("root/static-pods");
+    fs::create_dir_all(copies.join("of somebody else")).unwrap();
+    let run = desk.run("clean --root-dir root");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    let removed = |line: &&str| line.starts_with("removed ");
+    let removed: Vec<_> = run.stdout.lines().filter(removed).collect();
+    assert_eq!(removed, ["removed pod default/web: 1 volume"]);
+    assert!(
+        run.stdout.contains("has other files: static-pods"),
+        "{run:?}"
+    );
+    assert!(copies.exists());
+}
+
 #[test]
 fn a_start_that_fails_leaves_nothing_behind() {
     let desk = Desk::with([]);

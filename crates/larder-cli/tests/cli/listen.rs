@@ -60,4 +60,9 @@ async fn half_sent_requests_do_not_stop_delivery() {
     // A name of another site that leads here.
     let refused = get(address, "evil.example", "/status");
     assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
+    // Of two names, none decides.
+    for hosts in [["localhost", "evil.example"], ["evil.example", "localhost"]] {
+        let refused = get(address, &hosts.join("\r\nHost: "), "/status");
+        assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+    }
 }

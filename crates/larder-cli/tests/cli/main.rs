@@ -26,6 +26,7 @@ mod full_pipe;
 mod hook_rules;
 mod hostile;
 mod kills;
+mod limits;
 mod listen;
 mod log_page;
 mod machines;
