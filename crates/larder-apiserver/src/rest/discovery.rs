@@ -1,5 +1,6 @@
 //! Discovery: groups, resources, version, health, and as much OpenAPI as `kubectl` looks for.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIResource, APIResourceList};
 use serde_json::{Value, json};
 
 use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS};
@@ -113,43 +114,65 @@ fn api_group(group: &str, versions: &[&str]) -> Value {
 fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
     for review in REVIEWS.iter().filter(|review| review.group == group) {
-        let (name, singular) = (review.plural(), review.kind.to_lowercase());
-        let verbs = json!(["create"]);
-        resources.push(api_resource(&name, &singular, false, review.kind, verbs));
+        resources.push(APIResource {
+            name: review.plural(),
+            singular_name: review.kind.to_lowercase(),
+            kind: review.kind.to_owned(),
+            verbs: words(["create"]),
+            ..APIResource::default()
+        });
     }
     for resource in of_group(group, version) {
-        let (plural, namespaced) = (resource.plural, resource.namespaced);
-        let (kind, singular) = (resource.name, resource.singular());
-        let mut verbs = Verb::NAMES.map(|(_, name)| name);
+        let mut verbs = words(Verb::NAMES.map(|(_, name)| name));
         verbs.sort_unstable();
-        let mut entry = api_resource(plural, &singular, namespaced, kind, json!(verbs));
-        if !resource.short_names.is_empty() {
-            entry["shortNames"] = json!(resource.short_names);
-        }
-        resources.push(entry);
-        if resource.has_status {
-            let (name, verbs) = (
-                format!("{plural}/status"),
-                json!(["get", "patch", "update"]),
-            );
-            resources.push(api_resource(&name, "", namespaced, kind, verbs));
-        }
-        for (_, name, kind, group) in SUBRESOURCES.iter().filter(|(of, ..)| *of == plural) {
-            let name = format!("{plural}/{name}");
-            let mut entry = api_resource(&name, "", namespaced, kind, json!(["create"]));
-            if !group.is_empty() {
-                entry["group"] = (*group).into();
-                entry["version"] = "v1".into();
-            }
-            resources.push(entry);
-        }
+        let short_names = resource.short_names;
+        resources.push(APIResource {
+            name: resource.plural.to_owned(),
+            singular_name: resource.singular(),
+            namespaced: resource.namespaced,
+            kind: resource.name.to_owned(),
+            verbs,
+            short_names: (!short_names.is_empty()).then(|| words(short_names.iter().copied())),
+            ..APIResource::default()
+        });
+        resources.extend(subresources(resource));
     }
-    let group_version = group_version(group, version);
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
+    let resources = APIResourceList {
+        group_version: group_version(group, version),
+        resources,
+    };
+    json!(resources)
 }
 
-fn api_resource(name: &str, singular: &str, namespaced: bool, kind: &str, verbs: Value) -> Value {
-    json!({"name": name, "singularName": singular, "namespaced": namespaced, "kind": kind, "verbs": verbs})
+fn subresources(resource: &Resource) -> impl Iterator<Item = APIResource> {
+    let Resource {
+        plural, namespaced, ..
+    } = *resource;
+    let status = resource.has_status.then(|| APIResource {
+        name: format!("{plural}/status"),
+        namespaced,
+        kind: resource.name.to_owned(),
+        verbs: words(["get", "patch", "update"]),
+        ..APIResource::default()
+    });
+    let created = SUBRESOURCES.iter().filter(move |(of, ..)| *of == plural);
+    let created = created.map(move |(_, name, kind, group)| {
+        let is_foreign = !group.is_empty();
+        APIResource {
+            name: format!("{plural}/{name}"),
+            namespaced,
+            kind: (*kind).to_owned(),
+            verbs: words(["create"]),
+            group: is_foreign.then(|| (*group).to_owned()),
+            version: is_foreign.then(|| "v1".to_owned()),
+            ..APIResource::default()
+        }
+    });
+    status.into_iter().chain(created)
+}
+
+fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    words.into_iter().map(str::to_owned).collect()
 }
 
 fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Resource> {
