@@ -1,3 +1,5 @@
+//! What depends on what: files of a crate, and the faults that only tests inject.
+//!
 //! No file imports one that imports it, directly or through others, in any crate of the workspace.
 //!
 //! What a module takes from its own children is left out, for a module is made of them; so are unit tests, which may
@@ -33,6 +35,30 @@ fn no_files_import_each_other() {
         }
     }
     assert!(found.is_empty(), "files in circles of imports: {found:#?}");
+}
+
+#[test]
+fn only_tests_enable_faults() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut enabling = 0;
+    for root in fs::read_dir(crates).unwrap() {
+        let root = root.unwrap().path();
+        if root.ends_with("larder-e2e") {
+            continue;
+        }
+        let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+        let mut section = "";
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                section = line;
+            }
+            if line.contains("faults\"") || line.starts_with("larder-e2e") {
+                assert_eq!(section, "[dev-dependencies]", "{}: {line}", root.display());
+                enabling += 1;
+            }
+        }
+    }
+    assert!(enabling > 0);
 }
 
 #[test]
