@@ -1,6 +1,8 @@
 //! Threads that enter other namespaces.
 
 use std::{
+    io,
+    panic::resume_unwind,
     sync::{OnceLock, mpsc},
     thread,
 };
@@ -14,13 +16,16 @@ static APART: OnceLock<mpsc::Sender<Work>> = OnceLock::new();
 
 /// Keeps a thread free from what this process is denied afterwards: Landlock denies every mount. Called before any other
 /// thread runs. The thread starts those of `start_apart`, and does nothing else.
-pub fn keep_apart() {
-    APART.get_or_init(|| {
-        let (sender, work) = mpsc::channel::<Work>();
-        // It ends with the process.
-        thread::spawn(move || work.into_iter().for_each(start));
-        sender
-    });
+///
+/// # Errors
+///
+/// The system refuses a thread.
+pub fn keep_apart() -> io::Result<()> {
+    let (sender, work) = mpsc::channel::<Work>();
+    // It ends with the process; or at once, if there is one already.
+    thread::Builder::new().spawn(move || work.into_iter().for_each(start))?;
+    let _ = APART.set(sender);
+    Ok(())
 }
 
 /// A panic ends the thread of this work only, and is its caller's missing answer, as is a thread that cannot be started.
@@ -39,9 +44,17 @@ pub(crate) fn start_apart(work: Work) {
 }
 
 /// Runs `work` in a thread of its own, whose namespaces it may change.
-pub fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let done = std::thread::scope(|scope| scope.spawn(work).join());
-    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+///
+/// # Errors
+///
+/// Those of `work`, or the system refuses a thread.
+pub fn in_thread<T: Send, E: From<io::Error> + Send>(
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, E> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 /// Moves this thread into namespaces of its own. `flags` do not contain `FILES`.

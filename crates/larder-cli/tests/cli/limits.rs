@@ -1,6 +1,12 @@
 //! Limits of the system, and what a start meets before the agent is there.
 
-use std::{fs, os::unix::fs::chown, process::Command, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::chown,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use larder_e2e::rounds;
 use rustix::process::{Pid, Resource, getrlimit, prlimit};
@@ -75,39 +81,101 @@ fn text_of(desk: &Desk, pod: &str, path: &str) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-// Attack: the user may start no more processes and threads, once the agent has nothing to do.
-#[tokio::test]
-async fn agent_that_may_start_no_thread_goes_on_and_says_what_fails() {
-    if !is_root() {
-        return;
-    }
-    let desk = desk();
+/// A configuration in this directory, with a hook that runs a program: the arguments with it.
+fn with_hook(directory: &Path) -> String {
+    let config = directory.join("agent.yaml");
     let hook = "onChange: [{name: h, pods: [default/web], exec: [/bin/true], debounce: 0s, retry: {min: 1s, max: 1s}}]\n";
-    fs::write(desk.path().join("agent.yaml"), hook).unwrap();
-    let origin = "--manifests m --node-name n1 --config agent.yaml";
-    let mut agent = Agent::spawn(&desk, larder_of_user(&desk, ""), origin);
+    fs::write(&config, hook).unwrap();
+    format!("--manifests m --node-name n1 --config {}", config.display())
+}
+
+/// Once the agent has nothing to do, `limit` sets that no process and no thread may be started, or that they may. What
+/// needs none goes on; what does says why it fails, until it may.
+async fn goes_on_without_threads(desk: &Desk, mut agent: Agent<'_>, limit: impl Fn(bool)) {
     agent.summary();
-    until("the volume", || key(&desk, "web", "a").is_some()).await;
+    until("the volume", || key(desk, "web", "a").is_some()).await;
     let log = agent.collect_log();
     if rounds(1) > 1 {
         sleep(IDLE).await;
     }
-    limit_threads(agent.pid(), "1");
+    limit(true);
     let names: Vec<_> = (0..6).map(|number| format!("more-{number}")).collect();
     for name in &names {
-        put(&desk, &format!("{name}.yaml"), &pod(name, "app"));
+        put(desk, &format!("{name}.yaml"), &pod(name, "app"));
     }
-    put(&desk, "app.yaml", &config_map("app", "a: '2'"));
+    put(desk, "app.yaml", &config_map("app", "a: '2'"));
     let all = || names.iter().map(String::as_str).chain(["web"]);
-    let is_new = |name: &str| key(&desk, name, "a").as_deref() == Some("2");
+    let is_new = |name: &str| key(desk, name, "a").as_deref() == Some("2");
     until("the edit and the pods", || all().all(is_new)).await;
-    let reason = || text_of(&desk, "web", "/onChange/0/reason");
+    let reason = || text_of(desk, "web", "/onChange/0/reason");
     let refused = "Resource temporarily unavailable";
     until("the reason", || reason().contains(refused)).await;
-    limit_threads(agent.pid(), "65536");
+    limit(false);
     until("the hook", || reason().is_empty()).await;
-    assert_eq!(ask(&desk, "GET /healthz HTTP/1.0\r\n\r\n").0, "200");
+    assert_eq!(ask(desk, "GET /healthz HTTP/1.0\r\n\r\n").0, "200");
     assert!(!log.lock().contains("panicked"), "{}", log.lock());
+}
+
+// Attack: the user may start no more processes and threads.
+#[tokio::test]
+async fn agent_of_a_user_that_may_start_no_thread_goes_on() {
+    if !is_root() {
+        return;
+    }
+    let desk = desk();
+    let agent = Agent::spawn(&desk, larder_of_user(&desk, ""), &with_hook(desk.path()));
+    let pid = agent.pid();
+    let limit = |none: bool| limit_threads(pid, if none { "1" } else { "65536" });
+    goes_on_without_threads(&desk, agent, limit).await;
+}
+
+/// A control group that bounds the number of threads.
+struct ThreadGroup(PathBuf);
+
+impl ThreadGroup {
+    /// `None` where none can be made.
+    fn new() -> Option<Self> {
+        // Of the first version; in the second one, the root may have the controller.
+        let hierarchies = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
+        let hierarchy = hierarchies.into_iter().find(|path| path.exists())?;
+        let group = Self(hierarchy.join(format!("larder-test-{}", std::process::id())));
+        let made = fs::create_dir(&group.0).is_ok() && group.0.join("pids.max").exists();
+        if !made {
+            eprintln!("SKIPPED: no control group that bounds threads");
+        }
+        made.then_some(group)
+    }
+
+    fn set(&self, file: &str, text: &str) {
+        fs::write(self.0.join(file), text).unwrap();
+    }
+}
+
+impl Drop for ThreadGroup {
+    fn drop(&mut self) {
+        // It has no process any more.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+// Attack: the control group of an agent of root, which no limit of users holds, is full.
+#[tokio::test]
+async fn agent_in_a_full_control_group_goes_on() {
+    if !is_root() {
+        return;
+    }
+    let Some(group) = ThreadGroup::new() else {
+        return;
+    };
+    let desk = desk();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.env_clear();
+    // Only root can write to it, and to the directories above.
+    let config = tempfile::tempdir_in("/run").unwrap();
+    let agent = Agent::spawn(&desk, command, &with_hook(config.path()));
+    group.set("cgroup.procs", &agent.pid().as_raw_nonzero().to_string());
+    let limit = |none: bool| group.set("pids.max", if none { "1" } else { "max" });
+    goes_on_without_threads(&desk, agent, limit).await;
 }
 
 // Attack: no file may grow beyond a limit, and one object does.

@@ -123,7 +123,10 @@ impl Stage {
         let mut stage = self.0.lock();
         let namespace = match &*stage {
             Some(namespace) => namespace,
-            None => stage.insert(in_thread(Self::make).map_err(failed("prepare a namespace"))?),
+            None => {
+                let made = in_thread(|| io::Result::Ok(Self::make()?));
+                stage.insert(made.map_err(failed("prepare a namespace"))?)
+            }
         };
         let prepare = || -> rustix::io::Result<OwnedFd> {
             unshare(UnshareFlags::FS)?;
@@ -146,7 +149,8 @@ impl Stage {
             let cleared = unmount(place, UnmountFlags::DETACH);
             finished.and_then(|mount| cleared.map(|()| mount))
         };
-        in_thread(prepare).map_err(failed("prepare the new mount"))
+        let prepared = in_thread(|| io::Result::Ok(prepare()?));
+        prepared.map_err(failed("prepare the new mount"))
     }
 
     /// 1. Leave the namespace of this process, with nothing that would appear in it or come from it.
@@ -227,7 +231,7 @@ impl Inside {
         until: Instant,
         work: impl FnOnce(&Self) -> Result<T, NotReplaced> + Send,
     ) -> Result<T, NotReplaced> {
-        in_thread(|| {
+        let enter = || {
             let thread = open("/proc/thread-self", OFlags::PATH | OFlags::DIRECTORY);
             let thread = thread.map_err(failed("open /proc"))?;
             // A thread has the root directory of its process until it has one of its own.
@@ -235,7 +239,9 @@ impl Inside {
             move_into_link_name_space(namespace, Some(LinkNameSpaceType::Mount))
                 .map_err(failed("enter the container's mount namespace"))?;
             work(&Self { thread, until })
-        })
+        };
+        let ran = in_thread(|| io::Result::Ok(enter()));
+        ran.map_err(failed("start a thread"))?
     }
 
     /// The mounts of the namespace. To read for too long is an error.

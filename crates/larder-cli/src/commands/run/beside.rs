@@ -63,7 +63,7 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
     // Mounting counts as a write, so the thread that mounts starts first.
     let mounts = config.sub_path_updates != SubPathUpdates::Never;
     if mounts {
-        keep_apart();
+        keep_apart().context("cannot start a thread")?;
     }
     match forbid_writes(&own, usize::from(mounts)) {
         Ok(WriteProtection::Full) => {}
