@@ -13,6 +13,7 @@
 //!    then is the pod unregistered. The reconciler does both.
 
 mod deliver;
+mod failure;
 mod outcome;
 
 use std::{mem, path::Path, sync::Arc, time::Duration};
@@ -281,8 +282,8 @@ impl ServingWorker {
         for (volume, wanted) in report.sub_paths {
             self.sub_paths.add_mounts(&volume, wanted);
         }
-        if let Some(failure) = report.tidied {
-            self.record_tidying(failure);
+        if let Some(errors) = report.tidied {
+            self.record_tidying(&errors);
         }
         let mut replaced = false;
         for ((index, result), mark) in ready.into_iter().zip(report.parts).zip(marks) {

@@ -121,10 +121,28 @@ pub fn hooks(
     origin: HookOrigin,
     outline: Option<&PodOutline>,
 ) -> Result<Vec<Hook>, HookError> {
+    hooks_after(0, text, origin, outline)
+}
+
+/// As [`hooks`], for a text that follows others, which have `before` hooks: names by position go on from there.
+///
+/// # Errors
+///
+/// Those of [`hooks`].
+pub fn hooks_after(
+    before: usize,
+    text: &str,
+    origin: HookOrigin,
+    outline: Option<&PodOutline>,
+) -> Result<Vec<Hook>, HookError> {
     if text.len() > MAX_TEXT {
         return Err(HookError::whole(TOO_LONG));
     }
-    let context = ParseContext { origin, outline };
+    let context = ParseContext {
+        origin,
+        outline,
+        before,
+    };
     if short::is_short(text) {
         return Ok(short::hook(text.trim(), context)?.into_iter().collect());
     }

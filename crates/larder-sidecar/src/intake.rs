@@ -20,7 +20,7 @@ use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
 use larder_on_change::{ContentTag, DigestKey, PartContent, PartKey, PartTags, PodHooks, Tagger};
 use larder_projection::VolumeKind;
 use larder_transport::path::{CollectionPath, Resource, field_selector};
-use larder_watch::{Head, RequestError, RequestFailure, RequestTiming, Target};
+use larder_watch::{Head, RequestError, RequestFailure, RequestPhase, RequestTiming, Target};
 use parking_lot::Mutex;
 use rustix::io::Result as SystemResult;
 use tokio::time::Instant;
@@ -392,9 +392,9 @@ pub(crate) fn delivered<N: AsRef<str>>(
 /// What has failed, why, and the missing right: `cannot list configmaps in namespace prod: …`.
 pub(crate) fn failure_text(selection: &Selection, failure: &RequestFailure) -> String {
     let RequestFailure { phase, error } = failure;
-    let text = chain(error);
-    // A list may be the beginning of a watch, which takes that right.
-    let lacks_watch = error.is_forbidden() && text.contains("cannot watch");
-    let verb = if lacks_watch { "watch" } else { phase.as_str() };
-    format!("cannot {verb} {selection}: {text}")
+    let verb = match phase {
+        RequestPhase::StreamingList if error.is_forbidden() => RequestPhase::Watch,
+        phase => *phase,
+    };
+    format!("cannot {} {selection}: {}", verb.as_str(), chain(error))
 }

@@ -59,7 +59,7 @@ struct Key {
     failures: u32,
     is_tried: bool,
     /// Why the last attempt failed.
-    error: Option<String>,
+    error: Option<FetchFailure>,
     content: FetchedContent,
 }
 
@@ -73,18 +73,28 @@ struct FetchedContent {
     length: usize,
 }
 
-struct FetchFailure {
-    reason: String,
-    /// The login was refused.
-    is_refused: bool,
+/// Why a URL was not fetched. The texts have neither user nor query.
+#[derive(Debug, thiserror::Error)]
+enum FetchFailure {
+    /// Not a URL, or credentials that cannot be sent.
+    #[error("{0}")]
+    Unusable(&'static str),
+    #[error("{url}: {reason}")]
+    Request { url: HttpUrl, reason: String },
+    #[error("{url}: answered {status}")]
+    Answered { url: HttpUrl, status: u16 },
+    #[error("{url}: {problem}")]
+    Location { url: HttpUrl, problem: &'static str },
+    #[error("{first}: redirects take too long")]
+    SlowRedirects { first: HttpUrl },
+    #[error("{first}: more than {REDIRECTS} redirects")]
+    ManyRedirects { first: HttpUrl },
 }
 
-impl From<String> for FetchFailure {
-    fn from(reason: String) -> Self {
-        Self {
-            reason,
-            is_refused: false,
-        }
+impl FetchFailure {
+    /// Whether the login was refused.
+    fn is_refused(&self) -> bool {
+        matches!(self, Self::Answered { status, .. } if is_refused(RequestProgress::Answered(*status)))
     }
 }
 
@@ -131,8 +141,10 @@ impl UrlKeys {
         let is_late = |key: &Key| deadline.is_none_or(|deadline| key.due > deadline);
         let mut keys = self.keys.iter();
         let (path, key) = keys.find(|(path, key)| is_late(key) && !Path::new(&***path).exists())?;
-        let reason = key.error.as_deref().unwrap_or("the fetch is under way");
-        Some(format!("cannot fetch {path}: {reason}"))
+        Some(match &key.error {
+            Some(error) => format!("cannot fetch {path}: {error}"),
+            None => format!("cannot fetch {path}: the fetch is under way"),
+        })
     }
 
     /// Waits for the end of the next fetch, or until readiness waits no longer.
@@ -208,7 +220,7 @@ impl UrlKeys {
         key.is_tried = true;
         key.failures = fetched.as_ref().map_or(key.failures + 1, |_| 0);
         let retries = self.settings.client.retries;
-        let is_refused = fetched.as_ref().is_err_and(|failure| failure.is_refused);
+        let is_refused = fetched.as_ref().is_err_and(FetchFailure::is_refused);
         let pause = match key.failures {
             1.. if retries.total > 0 && (is_refused || key.failures > retries.total) => SLOW,
             1.. if key.failures <= retries.total => {
@@ -224,9 +236,9 @@ impl UrlKeys {
                 "succeeded"
             }
             Ok(None) => "unchanged",
-            Err(FetchFailure { reason, .. }) => {
-                warn!(path = %file.path, error = reason, "cannot fetch, keeping the old file");
-                key.error = Some(reason);
+            Err(error) => {
+                warn!(path = %file.path, %error, "cannot fetch, keeping the old file");
+                key.error = Some(error);
                 "failed"
             }
         };
@@ -244,7 +256,7 @@ async fn run(
     intake: &SharedIntake,
 ) -> Fetched {
     let client = &settings.client;
-    let first = HttpUrl::parse(&file.url).map_err(str::to_owned)?;
+    let first = HttpUrl::parse(&file.url).map_err(FetchFailure::Unusable)?;
     let mut url = first.clone();
     let began = Instant::now();
     for _ in 0..=REDIRECTS {
@@ -256,7 +268,7 @@ async fn run(
         };
         if is_trusted {
             let own = authorization(&client.credentials);
-            headers.extend(own.map_err(str::to_owned)?);
+            headers.extend(own.map_err(FetchFailure::Unusable)?);
         }
         let request = Fetch {
             url: &url,
@@ -276,7 +288,10 @@ async fn run(
             content.write(bytes)
         };
         let fetched = fetch(&request, &mut take).await;
-        let head = fetched.map_err(|reason| format!("{url}: {reason}"))?;
+        let head = fetched.map_err(|reason| FetchFailure::Request {
+            url: url.clone(),
+            reason,
+        })?;
         let is_content = match head.status {
             500..=599 => client.enable_5xx,
             status => (200..=299).contains(&status),
@@ -293,20 +308,17 @@ async fn run(
             304 if !validators.is_empty() => return Ok(None),
             301 | 302 | 303 | 307 | 308 => {
                 if began.elapsed() > client.timeout {
-                    return Err(format!("{first}: redirects take too long").into());
+                    return Err(FetchFailure::SlowRedirects { first });
                 }
                 let next = redirected(&url, head.header("location").unwrap_or_default());
-                url = next.map_err(|error| format!("{url}: {error}"))?;
+                url = next.map_err(|problem| FetchFailure::Location { url, problem })?;
             }
             status => {
-                return Err(FetchFailure {
-                    reason: format!("{url}: answered {status}"),
-                    is_refused: is_refused(RequestProgress::Answered(status)),
-                });
+                return Err(FetchFailure::Answered { url, status });
             }
         }
     }
-    Err(format!("{first}: more than {REDIRECTS} redirects").into())
+    Err(FetchFailure::ManyRedirects { first })
 }
 
 /// Whether a URL is `above`, or below it. A path that the server may resolve to another one is not.

@@ -252,8 +252,10 @@ impl RequestError {
 pub enum RequestPhase {
     /// Review of the permissions that decide the watch scope.
     Review,
-    /// Request for a complete state: a list, or a watch that starts with one (a streaming list).
+    /// Request for a complete state: a list.
     List,
+    /// Request for a complete state as a watch that starts with one. It takes the permission to watch.
+    StreamingList,
     /// Watch that resumes from a known version.
     Watch,
     /// GET of one object.
@@ -265,7 +267,7 @@ impl RequestPhase {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Review => "review",
-            Self::List => "list",
+            Self::List | Self::StreamingList => "list",
             Self::Watch => "watch",
             Self::Get => "get",
         }

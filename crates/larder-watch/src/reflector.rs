@@ -55,6 +55,14 @@ impl Freshness {
     }
 }
 
+/// How a complete state is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListForm {
+    /// As a watch that begins with the state.
+    Streaming,
+    Plain,
+}
+
 /// A request of a reflector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {

@@ -271,14 +271,11 @@ impl Status {
         let retry_after_details = (details.retry_after_seconds > 0)
             .then(|| Duration::from_secs(details.retry_after_seconds));
         let mut causes = details.causes.iter().flatten();
-        let is_too_large = self.message.contains("Too large resource version");
         RequestError::Status {
             code: code.as_u16(),
             facts: StatusFacts {
                 names_object: !details.name.is_empty(),
-                cause: causes
-                    .find_map(StatusCause::known)
-                    .or_else(|| is_too_large.then_some(KnownCause::VersionTooLarge)),
+                cause: causes.find_map(StatusCause::known),
             },
             reason: self.reason,
             message: if self.message.is_empty() {

@@ -149,7 +149,7 @@ fn attempt(phase: RequestPhase, error: &RequestError) -> &'static str {
         _ if error.is_unauthorized() => "failed to authenticate to read",
         _ if error.is_forbidden() => "not allowed to read",
         RequestPhase::Review => "failed to review the access to",
-        RequestPhase::List => "failed to list",
+        RequestPhase::List | RequestPhase::StreamingList => "failed to list",
         RequestPhase::Watch => "failed to watch",
         _ => "failed to read",
     }

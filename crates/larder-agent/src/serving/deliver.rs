@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use larder_files::pause;
 use larder_hooks::Observer;
-use larder_objects::{ObjectKey, chain};
+use larder_objects::ObjectKey;
 use larder_on_change::PartKey;
 use larder_pods::identity::is_static_pod;
 use larder_projection::{
@@ -18,6 +18,7 @@ use larder_projection::{
     environment, fs_group, memory_limit, mounts, nested_mount_points, project, unknown_address,
 };
 
+use super::failure::{AddressGiver, DeliveryFailure};
 use crate::{
     delivery::{
         plan::{PartKind, PodPlan},
@@ -49,8 +50,8 @@ pub(super) struct Job {
 pub(super) struct JobReport {
     /// Of each part, in the order of the job.
     pub(super) parts: Vec<Result<Delivered, DeliveryFailure>>,
-    /// Why tidying the pod's directory failed; empty on success, `None` if not requested.
-    pub(super) tidied: Option<String>,
+    /// What failed when the pod's directory was tidied; `None` if that was not requested.
+    pub(super) tidied: Option<Vec<DiskError>>,
     /// The mounts with `subPath` of the volumes.
     pub(super) sub_paths: Wanted,
     /// To be finished when they are updated.
@@ -66,59 +67,6 @@ pub(super) struct Delivered {
     pub(super) files: usize,
     /// The set of a volume.
     pub(super) set: Option<String>,
-}
-
-/// A part could not be delivered.
-#[derive(Debug, Default)]
-pub(super) struct DeliveryFailure {
-    /// The error with its causes; the kubelet's message where it has one.
-    pub(super) reason: String,
-    /// Whether the content differs from before nevertheless, because only cleaning up failed.
-    pub(super) swapped: bool,
-    /// Whether an input of the part is missing that only a new status of the pod or the Node brings: nothing failed.
-    pub(super) waits: bool,
-}
-
-/// It cannot be computed.
-impl<E: std::error::Error> From<E> for DeliveryFailure {
-    fn from(error: E) -> Self {
-        Self {
-            reason: chain(&error),
-            ..Self::default()
-        }
-    }
-}
-
-impl DeliveryFailure {
-    /// The address at `path` is unknown.
-    fn without_address(path: &str, serves_manifests: bool) -> Self {
-        let holder = match path.starts_with("status.host") {
-            true => "the Node",
-            false if serves_manifests => {
-                return Self::waiting(format!(
-                    "waiting for {path}: nothing here gives pods addresses; `--pod-address`, `podAddress` or the manifest's status does"
-                ));
-            }
-            false => "the pod's status",
-        };
-        Self::waiting(format!("waiting for {path}: {holder} has no address yet"))
-    }
-
-    fn waiting(reason: String) -> Self {
-        Self {
-            reason,
-            waits: true,
-            ..Self::default()
-        }
-    }
-
-    fn on_disk(error: &DiskError) -> Self {
-        Self {
-            reason: chain(error),
-            swapped: error.is_after_commit(),
-            ..Self::default()
-        }
-    }
 }
 
 /// What each volume needs of the whole pod.
@@ -192,7 +140,7 @@ impl Job {
         let mount_points = match limits.mount_points.get(name) {
             None => &[],
             Some(Ok(points)) => points.as_slice(),
-            Some(Err(error)) => return Err(error.into()),
+            Some(Err(error)) => return Err(error.clone().into()),
         };
         let volume = PodVolume {
             pod_uid: parts.uid,
@@ -220,16 +168,13 @@ impl Job {
         if let (Some(observer), Some(swapped)) = (observer, swapped) {
             observer.add(part, files, swapped);
         }
-        let set_up = set_up.map_err(|error| DeliveryFailure::on_disk(&error))?;
+        let set_up = set_up?;
         let is_mounted_on = |name: &str| mount_points.iter().any(|point| point.first() == name);
         let mut shadowed = set_up.written.shadowed.iter();
         if let Some(name) = shadowed.find(|name| !is_mounted_on(name)) {
-            return Err(DeliveryFailure {
-                reason: format!(
-                    "something else in the volume has the name {name:?}: it is not larder's"
-                ),
+            return Err(DeliveryFailure::Shadowed {
+                name: name.clone(),
                 swapped: set_up.written.swapped,
-                ..DeliveryFailure::default()
             });
         }
         Ok(Delivered {
@@ -247,10 +192,14 @@ impl Job {
     ) -> Result<Delivered, DeliveryFailure> {
         let (container, node) = (parts.container(name), self.inputs.node.as_deref());
         if let Some(path) = unknown_address(parts.pod, container, node) {
-            return Err(DeliveryFailure::without_address(
-                path,
-                self.serves_manifests,
-            ));
+            return Err(DeliveryFailure::NoAddress {
+                path: path.to_owned(),
+                giver: match path.starts_with("status.host") {
+                    true => AddressGiver::Node,
+                    false if self.serves_manifests => AddressGiver::Manifests,
+                    false => AddressGiver::PodStatus,
+                },
+            });
         }
         let environment = environment(parts.pod, container, &self.inputs)?;
         // What its runtime has is unknown here, and most have it.
@@ -266,8 +215,7 @@ impl Job {
         if let Some(observer) = &observer {
             observer.announce(&part, variables.iter());
         }
-        let written = self.host.write_environment(parts.uid, name, &variables);
-        let swapped = written.map_err(|error| DeliveryFailure::on_disk(&error))?;
+        let swapped = self.host.write_environment(parts.uid, name, &variables)?;
         if let Some(observer) = observer {
             observer.add(part, variables.iter(), swapped);
         }
@@ -278,9 +226,9 @@ impl Job {
         })
     }
 
-    /// Removes parts that the pod no longer has, and creates its link by name; returns the failure. A failure blocks no
+    /// Removes parts that the pod no longer has, and creates its link by name; returns what failed. That blocks no
     /// delivery.
-    fn tidy_directory(&self, uid: &str) -> String {
+    fn tidy_directory(&self, uid: &str) -> Vec<DiskError> {
         let (mut volumes, mut containers) = (Vec::new(), Vec::new());
         for part in &*self.plan.parts {
             match &part.kind {
@@ -296,7 +244,6 @@ impl Job {
         }
         let ObjectKey { namespace, name } = &self.name;
         errors.extend(self.host.link_pod(namespace, name, uid).err());
-        let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
-        reasons.join(", ")
+        errors
     }
 }

@@ -1,13 +1,12 @@
 //! The outcome of a delivery: recorded, counted, logged, posted as an event, and published.
 
 use larder_kubelet::backoff::RETRY;
+use larder_objects::chain;
+use larder_projection::disk::DiskError;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{
-    ServingWorker, Tidying,
-    deliver::{Delivered, DeliveryFailure},
-};
+use super::{ServingWorker, Tidying, deliver::Delivered, failure::DeliveryFailure};
 use crate::{
     delivery::{
         plan::{Need, PartKind, PodPlan},
@@ -28,12 +27,11 @@ impl ServingWorker {
         let now = self.work.wall();
         let (part, state) = (&plan.parts[index], &mut self.work.parts[index]);
         state.changed = false;
-        if let Err(failure) = &result
-            && failure.waits
-        {
+        if let Err(failure @ DeliveryFailure::NoAddress { .. }) = &result {
             // What was delivered stays so. A change of the pod or of the Node makes the part due again.
             if state.delivery.phase != Phase::Delivered {
-                state.delivery.update(Phase::Waiting, &failure.reason, now);
+                let reason = failure.to_string();
+                state.delivery.update(Phase::Waiting, &reason, now);
             }
             return false;
         }
@@ -73,12 +71,12 @@ impl ServingWorker {
             Err(failure) => {
                 let backoff = state.of_mode.backoff.get_or_insert(RETRY);
                 state.of_mode.retry_at = Some(Instant::now() + backoff.next_delay());
-                let subject = part.kind.event_subject();
-                self.work.node.post(&plan.pod, subject, &failure.reason);
-                if state.delivery.update(Phase::Failing, &failure.reason, now) {
-                    warn!(%pod, part = part.kind.to_string(), error = failure.reason, "delivery failed, will retry");
+                let (subject, reason) = (part.kind.event_subject(), chain(failure));
+                self.work.node.post(&plan.pod, subject, &reason);
+                if state.delivery.update(Phase::Failing, &reason, now) {
+                    warn!(%pod, part = part.kind.to_string(), error = reason, "delivery failed, will retry");
                 }
-                failure.swapped
+                failure.swapped()
             }
         };
         if swapped {
@@ -87,13 +85,15 @@ impl ServingWorker {
         swapped && seen
     }
 
-    /// Records that the pod's directory was tidied; `failure` is empty if it was.
-    pub(super) fn record_tidying(&mut self, failure: String) {
+    /// Records that the pod's directory was tidied, but for these errors.
+    pub(super) fn record_tidying(&mut self, errors: &[DiskError]) {
         let tidying = &mut self.tidying;
-        if failure.is_empty() {
+        if errors.is_empty() {
             *tidying = Tidying::default();
             return;
         }
+        let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
+        let failure = reasons.join(", ");
         tidying.retry_at = Some(Instant::now() + tidying.backoff.get_or_insert(RETRY).next_delay());
         if tidying.failure != failure {
             warn!(pod = %self.work.entry.name, error = failure, "failed to tidy the pod's directory, will retry");

@@ -49,19 +49,15 @@ impl OnChangeArgs {
     pub(crate) fn hooks(&self, outline: &PodOutline) -> Result<Vec<Hook>, String> {
         let mut all = Vec::new();
         for text in &self.on_change {
-            let hooks = text.hooks(Some(outline));
-            let hooks = hooks.map_err(|error| format!("--on-change {}", text.place(&error)))?;
-            for (own, mut hook) in hooks.into_iter().enumerate() {
-                // A name by position counts the hooks of all flags.
-                let label = hook.steps[0].label();
-                if hook.name == format!("{own}-{label}") {
-                    hook.name = format!("{}-{label}", all.len());
+            let mut hooks = text
+                .hooks(all.len(), Some(outline))
+                .map_err(|error| format!("--on-change {}", text.place(&error)))?;
+            if parse::is_short(&text.text) {
+                for hook in &mut hooks {
+                    self.set_timing(hook);
                 }
-                if !text.is_list() {
-                    self.set_timing(&mut hook);
-                }
-                all.push(hook);
             }
+            all.extend(hooks);
         }
         parse::check_together(&all).map_err(|error| format!("--on-change {error}"))?;
         Ok(all)
@@ -69,8 +65,9 @@ impl OnChangeArgs {
 
     /// Whether there is anything to do after a change.
     pub(crate) fn is_active(&self) -> bool {
-        let hooks = |text: &HookText| text.hooks(None).is_ok_and(|hooks| !hooks.is_empty());
-        self.on_change.iter().any(hooks)
+        self.on_change
+            .iter()
+            .any(|text| text.hooks(0, None).is_ok_and(|hooks| !hooks.is_empty()))
     }
 
     fn set_timing(&self, hook: &mut Hook) {
@@ -83,13 +80,9 @@ impl OnChangeArgs {
 }
 
 impl HookText {
-    fn hooks(&self, outline: Option<&PodOutline>) -> Result<Vec<Hook>, HookError> {
-        parse::hooks(&self.text, HookOrigin::CommandLine, outline)
-    }
-
-    /// Whether it is in the long form.
-    fn is_list(&self) -> bool {
-        !parse::is_short(&self.text)
+    /// The hooks, of which `before` come before. A name by position counts the hooks of all flags.
+    fn hooks(&self, before: usize, outline: Option<&PodOutline>) -> Result<Vec<Hook>, HookError> {
+        parse::hooks_after(before, &self.text, HookOrigin::CommandLine, outline)
     }
 
     /// The error with its place: in a file also the line.
@@ -107,8 +100,7 @@ fn hook_text(text: &str) -> Result<HookText, String> {
     let read = file.as_deref().map(read).transpose()?;
     let text = read.unwrap_or_else(|| text.to_owned());
     let text = HookText { file, text };
-    let hooks = text.hooks(None);
-    hooks.map_err(|error| text.place(&error))?;
+    text.hooks(0, None).map_err(|error| text.place(&error))?;
     Ok(text)
 }
 
@@ -178,7 +170,7 @@ mod tests {
             on_change: vec![
                 text("none"),
                 text("signal:HUP"),
-                text("[{restart: true, volumes: []}, {name: own, http: 80/x}]"),
+                text("[{restart: true, volumes: []}, {name: 1-http, http: 80/x}]"),
             ],
             debounce: Some(debounce("1s").unwrap()),
             splay: None,
@@ -187,7 +179,8 @@ mod tests {
         };
         let hooks = args.hooks(&PodOutline::default()).unwrap();
         let names: Vec<_> = hooks.iter().map(|hook| hook.name.as_str()).collect();
-        assert_eq!(names, ["0-signal", "1-restart", "own"]);
+        // The last one is a name that the user has chosen, though it looks like one by position.
+        assert_eq!(names, ["0-signal", "1-restart", "1-http"]);
         assert_eq!(hooks[0].timing.timeout, Some(Duration::from_secs(3)));
         assert_eq!(hooks[0].timing.debounce.min, Duration::from_secs(1));
         assert_eq!(hooks[1].timing.timeout, None);

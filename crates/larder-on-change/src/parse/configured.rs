@@ -81,6 +81,7 @@ impl HookList {
         let context = ParseContext {
             origin: HookOrigin::Configuration,
             outline: None,
+            before: 0,
         };
         let place = Place {
             path: FieldPath::root().index(position),

@@ -75,7 +75,7 @@ pub(super) fn hook(
     Ok(Hook {
         name: fields
             .name
-            .unwrap_or_else(|| format!("{position}-{}", steps[0].label())),
+            .unwrap_or_else(|| format!("{}-{}", context.before + position, steps[0].label())),
         volumes: fields.volumes,
         paths: paths_of(paths, &place.child("paths"))?,
         environment: fields

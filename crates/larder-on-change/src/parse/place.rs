@@ -16,6 +16,8 @@ use crate::outline::PodOutline;
 pub(super) struct ParseContext<'a> {
     pub(super) origin: HookOrigin,
     pub(super) outline: Option<&'a PodOutline>,
+    /// How many hooks come before those of the text: a name by position counts them, too.
+    pub(super) before: usize,
 }
 
 /// A field of a hook.

@@ -10,8 +10,8 @@ use crate::{
     error::{RequestError, RequestPhase, outcome_label},
     limits::Permit,
     reflector::{
-        Decision, Freshness, Next, Phase, STREAMING_SILENCE, STREAMING_TIMEOUT, Synced, WatchEnd,
-        WatchYield,
+        Decision, Freshness, ListForm, Next, Phase, STREAMING_SILENCE, STREAMING_TIMEOUT, Synced,
+        WatchEnd, WatchYield,
     },
     report::{Report, Snapshot},
     sequence::RegistrationSeq,
@@ -35,7 +35,9 @@ impl<T: Target + Clone> Driver<T> {
             Err(error) => {
                 let (reflector, server) = (&mut self.reflector, &mut *shared.server);
                 let decision = match freshness {
-                    Some(freshness) => reflector.state_failed(error, freshness, true, now, server),
+                    Some(freshness) => {
+                        reflector.state_failed(error, freshness, ListForm::Streaming, now, server)
+                    }
                     None => reflector.watch_failed(error, now, server),
                 };
                 return self.decide(decision, Some(in_flight.permit), shared);
@@ -97,9 +99,9 @@ impl<T: Target + Clone> Driver<T> {
             }
             Some(Ok(WatchEvent::Error(error)) | Err(error)) => {
                 let server = &mut *shared.server;
-                let decision = self
-                    .reflector
-                    .state_failed(error, freshness, true, now, server);
+                let decision =
+                    self.reflector
+                        .state_failed(error, freshness, ListForm::Streaming, now, server);
                 return self.decide(decision, Some(collecting.in_flight.permit), shared);
             }
             None => {
@@ -159,9 +161,9 @@ impl<T: Target + Clone> Driver<T> {
             },
             Err(error) => {
                 let server = &mut *shared.server;
-                let decision = self
-                    .reflector
-                    .state_failed(error, freshness, false, now, server);
+                let decision =
+                    self.reflector
+                        .state_failed(error, freshness, ListForm::Plain, now, server);
                 self.decide(decision, Some(permit), shared);
             }
         }

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Decision, Freshness, Next, Phase, Reflector, Restart};
+use super::{Decision, Freshness, ListForm, Next, Phase, Reflector, Restart};
 use crate::{
     error::{RequestError, RequestFailure, RequestPhase},
     server::ServerState,
@@ -14,13 +14,13 @@ impl Reflector {
         &mut self,
         error: RequestError,
         freshness: Freshness,
-        streaming: bool,
+        form: ListForm,
         now: Instant,
         server: &mut ServerState,
     ) -> Decision {
         self.note_response(&error);
         // A version that is no number came from a server that is broken.
-        let is_invalid = error.code() == Some(400) && !streaming;
+        let is_invalid = error.code() == Some(400) && form == ListForm::Plain;
         if (error.is_expired() || error.is_version_too_large() || is_invalid)
             && freshness != Freshness::MostRecent
         {
@@ -31,15 +31,21 @@ impl Reflector {
             self.lose_version();
             return Decision::send(Phase::State, Restart::Expired);
         }
-        if streaming && (error.is_unsupported() || error.is_internal()) {
-            if error.is_unsupported() {
-                server.streaming_rejected(now);
-            } else {
-                server.streaming_failed(now);
+        let phase = match form {
+            ListForm::Plain => RequestPhase::List,
+            ListForm::Streaming => {
+                if error.is_unsupported() {
+                    server.streaming_rejected(now);
+                    return Decision::send(Phase::PlainList, None);
+                }
+                if error.is_internal() {
+                    server.streaming_failed(now);
+                    return Decision::send(Phase::PlainList, None);
+                }
+                RequestPhase::StreamingList
             }
-            return Decision::send(Phase::PlainList, None);
-        }
-        self.failed(RequestPhase::List, Phase::State, error, now, server)
+        };
+        self.failed(phase, Phase::State, error, now, server)
     }
 
     /// A watch could not be opened, was ended by the API server, or sent something that is no event.

@@ -141,12 +141,12 @@ impl Scene {
             Request::StreamingList { freshness, .. } => {
                 let freshness = *freshness;
                 self.reflector
-                    .state_failed(error, freshness, true, now, server)
+                    .state_failed(error, freshness, ListForm::Streaming, now, server)
             }
             Request::List { freshness, .. } => {
                 let freshness = *freshness;
                 self.reflector
-                    .state_failed(error, freshness, false, now, server)
+                    .state_failed(error, freshness, ListForm::Plain, now, server)
             }
         };
         self.decision(decision);

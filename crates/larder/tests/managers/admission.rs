@@ -149,7 +149,8 @@ async fn lagging_server_is_asked_for_its_most_recent_state() {
     let (manager, mut script, b, _a) = second().await;
     b.answer(
         504,
-        r#"{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version: 5, current: 4"}"#,
+        r#"{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version: 5, current: 4",
+            "details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#,
     );
     let b = next(&mut script, "b").await;
     b.check("sendInitialEvents=true !resourceVersion");

@@ -290,7 +290,7 @@ async fn rejected_credentials_are_reported_until_they_are_replaced() {
         }
     };
     assert_eq!(refused.hits(), 1);
-    assert_eq!(failed.phase, RequestPhase::List);
+    assert_eq!(failed.phase, RequestPhase::StreamingList);
     assert!(failed.error.is_unauthorized() && !failed.error.is_transport());
     let causes = std::iter::successors(Some(&failed as &dyn std::error::Error), |e| e.source());
     let causes: Vec<_> = causes.map(ToString::to_string).collect();
