@@ -22,6 +22,7 @@ use larder_pods::{
     Pods, ResolvedPodUid,
     events::{EventSubject, PodReason},
 };
+use larder_projection::Need;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
@@ -29,10 +30,7 @@ use tokio::{
 
 use crate::{
     delivery::{
-        inputs::NodeInputs,
-        plan::{Need, Part},
-        pod_statuses::PodStatusEntry,
-        worker::DeliveryNode,
+        inputs::NodeInputs, plan::Part, pod_statuses::PodStatusEntry, worker::DeliveryNode,
     },
     status::{Delivery, Phase, PodOverview, PodStatus},
 };

@@ -23,6 +23,7 @@ use futures::FutureExt as _;
 use larder_inputs::certificates::SourceId;
 use larder_objects::{Kind, ObjectKey};
 use larder_pods::{PodSource, ResolvedPodUid, StoredPod};
+use larder_projection::Need;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
@@ -31,7 +32,7 @@ use crate::{
     delivery::{
         inbox::{DesiredState, Inbox},
         inputs::Registration,
-        plan::{Need, PodPlan},
+        plan::PodPlan,
         pod_statuses::PodStatusEntry,
         worker::{DeliveryNode, WorkerFactory, WorkerSeat},
     },

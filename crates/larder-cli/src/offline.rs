@@ -17,8 +17,8 @@ use larder_objects::{
     stable_pod_uid,
 };
 use larder_projection::{
-    Assumptions, Existence, Inputs, Keyed, Needs, NodeFacts, ServiceFacts, TrustBundle,
-    TrustBundles, Unavailable, UnknownKeys, UnknownObject, pod_volumes,
+    Assumptions, Existence, Inputs, Keyed, Need, NodeFacts, ServiceFacts, TrustBundle,
+    TrustBundles, Unavailable, UnknownKeys, UnknownObject, containers, env_files, pod_volumes,
 };
 
 /// Content of every service account token.
@@ -414,7 +414,6 @@ impl Offline {
         let key = |name: &str| ObjectKey::new(namespace, name);
         let spec = pod.spec.as_ref();
         let node = spec.and_then(|spec| self.nodes.get(spec.node_name.as_deref()?));
-        let needs = needs(pod);
         let mut inputs = Inputs {
             services: Some(Arc::clone(&self.services)),
             node: node.cloned(),
@@ -426,27 +425,33 @@ impl Offline {
             },
             ..Inputs::default()
         };
-        for name in needs.config_maps {
-            let found = self.config_maps.get(&key(name));
-            let assumed = self.root_ca.as_ref().filter(|_| name == ROOT_CA);
-            let found = found.or(assumed).cloned();
-            let found = found.ok_or_else(|| self.made_or_missing(Kind::ConfigMap, &key(name)));
-            inputs.config_maps.insert(name.to_owned(), found);
+        for need in needs(pod) {
+            match need {
+                Need::Object(Kind::ConfigMap, name) => {
+                    let found = self.config_maps.get(&key(&name));
+                    let assumed = self.root_ca.as_ref().filter(|_| name == ROOT_CA);
+                    let missing = || self.made_or_missing(Kind::ConfigMap, &key(&name));
+                    let found = found.or(assumed).cloned().ok_or_else(missing);
+                    inputs.config_maps.insert(name.into(), found);
+                }
+                Need::Object(Kind::Secret, name) => {
+                    let missing = || self.made_or_missing(Kind::Secret, &key(&name));
+                    let found = self.secrets.get(&key(&name)).cloned().ok_or_else(missing);
+                    inputs.secrets.insert(name.into(), found);
+                }
+                Need::Token(request) => {
+                    let token = SecretBytes::new(PLACEHOLDER_TOKEN.into());
+                    inputs.tokens.insert(request, Ok(Arc::new(token)));
+                }
+                Need::PodCertificate(key) => {
+                    let why = Unavailable::failed("pod certificates are issued by a cluster only");
+                    inputs.pod_certificates.insert(key, Err(why));
+                }
+                // Every pod has them.
+                Need::Services | Need::Node | Need::TrustBundles => {}
+            }
         }
-        for name in needs.secrets {
-            let found = self.secrets.get(&key(name)).cloned();
-            let found = found.ok_or_else(|| self.made_or_missing(Kind::Secret, &key(name)));
-            inputs.secrets.insert(name.to_owned(), found);
-        }
-        for request in needs.tokens {
-            let token = SecretBytes::new(PLACEHOLDER_TOKEN.into());
-            inputs.tokens.insert(request, Ok(Arc::new(token)));
-        }
-        for (key, _) in needs.pod_certificates {
-            let why = Unavailable::failed("pod certificates are issued by a cluster only");
-            inputs.pod_certificates.insert(key, Err(why));
-        }
-        for file in needs.env_files {
+        for file in env_files(containers(pod)) {
             // Its volume is an empty directory until a container writes to it.
             inputs.env_files.insert(file, Err(Unavailable::NotFound));
         }
@@ -534,10 +539,9 @@ fn not_before_it_exists() -> [(String, Option<String>); 3] {
 }
 
 /// What the projections of `pod` read, including volumes that no container mounts.
-pub(crate) fn needs(pod: &Pod) -> Needs<'_> {
-    let mut needs = Needs::of_pod(pod);
-    pod_volumes(pod).for_each(|volume| needs.add_volume(volume));
-    needs
+pub(crate) fn needs(pod: &Pod) -> BTreeSet<Need> {
+    let of_volumes = pod_volumes(pod).flat_map(Need::of_volume);
+    of_volumes.chain(Need::of_pod(pod)).collect()
 }
 
 /// Binds the pods without a node to the only Node, if there is exactly one.

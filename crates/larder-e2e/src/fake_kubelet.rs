@@ -29,6 +29,7 @@ mod volumes;
 mod worker;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -44,7 +45,9 @@ use larder_objects::{
     Kind::{ConfigMap, Secret},
     SecretBytes, StableHash,
 };
-use larder_projection::{Inputs, Needs, NodeFacts, VolumeKind, disk::VolumeHost};
+use larder_projection::{
+    Inputs, Need, NodeFacts, VolumeKind, containers, disk::VolumeHost, env_files,
+};
 use parking_lot::Mutex;
 use serde::Deserialize as _;
 use tokio::{
@@ -312,25 +315,27 @@ impl KubeletContext {
     }
 
     /// The inputs of a projection of `pod`, as the kubelet sees them now.
-    fn inputs(&self, pod: &Pod, needs: &Needs<'_>) -> Inputs {
+    fn inputs(&self, pod: &Pod, needs: &BTreeSet<Need>) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let node = self.node();
         let lag = self.faults.lock().object_lag + API_LATENCY;
         let reader = self.objects.reader(self.options.strategy, &node, lag);
         let mut inputs = Inputs {
-            config_maps: reader.read(ConfigMap, namespace, &needs.config_maps),
-            secrets: reader.read(Secret, namespace, &needs.secrets),
+            config_maps: reader.read(ConfigMap, namespace, needs),
+            secrets: reader.read(Secret, namespace, needs),
             node: Some(Arc::new(NodeFacts::new(&node))),
             services: Some(Arc::new([])),
             ..Inputs::default()
         };
-        for request in &needs.tokens {
-            let token = Arc::new(SecretBytes::new(b"token".to_vec()));
-            inputs.tokens.insert(request.clone(), Ok(token));
+        for need in needs {
+            if let Need::Token(request) = need {
+                let token = Arc::new(SecretBytes::new(b"token".to_vec()));
+                inputs.tokens.insert(request.clone(), Ok(token));
+            }
         }
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let env_files = needs.env_files.iter().cloned();
-        self.host.read_env_files(uid, env_files, &mut inputs);
+        self.host
+            .read_env_files(uid, env_files(containers(pod)), &mut inputs);
         inputs
     }
 }

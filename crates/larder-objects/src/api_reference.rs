@@ -3,9 +3,9 @@
 //! Rule: Kubernetes 1.36, `pkg/api/v1/pod/util.go`, behind the gate `PreventStaticPodAPIReferences`. A file on a node's
 //! disk must not make the node read objects that the API server lets it read for the pods bound to it.
 
-use k8s_openapi::api::core::v1::{Pod, Volume, VolumeProjection};
+use k8s_openapi::api::core::v1::{Pod, Volume};
 
-use crate::references;
+use crate::{SourceKind, references};
 
 /// The first API resource that `pod` refers to, as the kubelet and the API server name it in their messages; `None`
 /// when there is none.
@@ -47,21 +47,6 @@ fn of_volume(volume: &Volume) -> Option<&'static str> {
     } else if volume.azure_file.is_some() {
         Some("secrets (via azureFile volumes)")
     } else {
-        let sources = volume.projected.iter().flat_map(|held| &held.sources);
-        sources.flatten().find_map(of_projection)
-    }
-}
-
-fn of_projection(source: &VolumeProjection) -> Option<&'static str> {
-    if source.config_map.is_some() {
-        Some("configmaps (via projected volumes)")
-    } else if source.secret.is_some() {
-        Some("secrets (via projected volumes)")
-    } else if source.service_account_token.is_some() {
-        Some("serviceaccounts (via projected volumes)")
-    } else if source.cluster_trust_bundle.is_some() {
-        Some("clustertrustbundles")
-    } else {
-        source.pod_certificate.as_ref().map(|_| "podcertificates")
+        SourceKind::of_volume(volume).find_map(|(_, source)| source.api_resource())
     }
 }

@@ -18,6 +18,8 @@ use k8s_openapi::api::core::v1::{
 };
 use smol_str::SmolStr;
 
+use crate::SourceKind;
+
 /// Names of the ConfigMaps that `pod` refers to, in its own namespace.
 ///
 /// ```
@@ -133,9 +135,9 @@ fn visit_environment<'a>(
 }
 
 fn visit_config_maps_of_volume<'a>(volume: &'a Volume, found: &mut impl FnMut(&'a str)) {
-    if let Some(projected) = &volume.projected {
-        for source in projected.sources.iter().flatten() {
-            if let Some(source) = &source.config_map {
+    if volume.projected.is_some() {
+        for (_, source) in SourceKind::of_volume(volume) {
+            if let SourceKind::ConfigMap(source) = source {
                 found(&source.name);
             }
         }
@@ -158,9 +160,9 @@ fn visit_secrets_of_volume<'a>(volume: &'a Volume, found: &mut impl FnMut(&'a st
         reference(&source.secret_ref);
     } else if let Some(source) = &volume.flex_volume {
         reference(&source.secret_ref);
-    } else if let Some(projected) = &volume.projected {
-        for source in projected.sources.iter().flatten() {
-            if let Some(source) = &source.secret {
+    } else if volume.projected.is_some() {
+        for (_, source) in SourceKind::of_volume(volume) {
+            if let SourceKind::Secret(source) = source {
                 found(&source.name);
             }
         }

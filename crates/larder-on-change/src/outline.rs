@@ -1,7 +1,7 @@
 //! The outline of a pod that hooks are checked against: its volumes, containers and ports.
 
 use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeMount};
-use larder_objects::volume_sources;
+use larder_objects::{SourceKind, volume_sources};
 use larder_projection::{VolumeKind, token_paths};
 use smol_str::SmolStr;
 
@@ -144,14 +144,7 @@ impl VolumeOutline {
             // The API server's default.
             type_name: type_name.map_or("emptyDir", String::as_str).into(),
             is_secret: volume.secret.is_some()
-                || volume.projected.as_ref().is_some_and(|projected| {
-                    let mut sources = projected.sources.iter().flatten();
-                    sources.any(|source| {
-                        source.secret.is_some()
-                            || source.service_account_token.is_some()
-                            || source.pod_certificate.is_some()
-                    })
-                }),
+                || SourceKind::of_volume(volume).any(|(_, source)| source.is_secret()),
             tokens: token_paths(volume)
                 .map(|path| path.as_str().into())
                 .collect(),

@@ -1,6 +1,6 @@
 //! The inputs of a projection besides the pod.
 //!
-//! The caller gathers them beforehand, for one pod, because only the caller can wait for a network. [`crate::Needs`]
+//! The caller gathers them beforehand, for one pod, because only the caller can wait for a network. [`crate::Need`]
 //! lists them.
 //!
 //! Invariant: "does not exist" is always stated, never inferred. An object that was not gathered is a separate error,

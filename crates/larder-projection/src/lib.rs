@@ -45,7 +45,7 @@ pub use mounts::{
     BindOptions, Mount, MountError, MountTable, NestedMountError, NestedMountPoints, Propagation,
     RuntimeFeatures, mounts, nested_mount_points, partial_mounts,
 };
-pub use needs::Needs;
+pub use needs::{Need, env_files};
 pub use origin::{Absent, Origin};
 pub use payload::{File, Payload, VolumePath, VolumePathError};
 pub use pod_certificate::PodCertificate;

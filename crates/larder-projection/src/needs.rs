@@ -1,106 +1,144 @@
 //! The inputs that must be gathered before a pod can be projected.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
-use k8s_openapi::api::core::v1::{
-    ClusterTrustBundleProjection, DownwardAPIVolumeFile, Pod, PodCertificateProjection, Volume,
-};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod, Volume};
+use larder_objects::{Kind, SourceKind};
+use smol_str::SmolStr;
 
 use crate::{
     ContainerView, EnvFileRef, SourceKey, TokenRequest,
     container::{containers, pod_volumes, used_volumes},
 };
 
-/// The inputs that some containers and volumes of a pod read. Adding more of them only makes it grow.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Needs<'a> {
-    /// Names of ConfigMaps.
-    pub config_maps: BTreeSet<&'a str>,
-    /// Names of Secrets that are projected, which are not all that the pod refers to: an image pull secret is not.
-    pub secrets: BTreeSet<&'a str>,
-    /// Whether Services must have been listed: for every container.
-    pub services: bool,
-    /// Whether facts about the node are read.
-    pub node: bool,
-    /// Tokens of the pod's service account.
-    pub tokens: BTreeSet<TokenRequest>,
-    /// Sources that read ClusterTrustBundles: by name, or by signer and labels.
-    pub trust_bundles: Vec<&'a ClusterTrustBundleProjection>,
-    /// Sources that want a certificate issued.
-    pub pod_certificates: Vec<(SourceKey, &'a PodCertificateProjection)>,
-    /// Files in volumes that variables come from. To be read when the container starts, as other containers write them.
-    pub env_files: BTreeSet<EnvFileRef>,
+/// An input that a container or a volume of a pod reads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Need {
+    /// A ConfigMap or Secret of the pod's namespace, optional ones included. Not an image pull secret: it is not
+    /// projected.
+    Object(Kind, SmolStr),
+    /// A token of the pod's service account.
+    Token(TokenRequest),
+    /// The certificate of one source of a projected volume.
+    PodCertificate(SourceKey),
+    /// The Services, for every container.
+    Services,
+    /// Facts about the Node.
+    Node,
+    /// The ClusterTrustBundles.
+    TrustBundles,
 }
 
-impl<'a> Needs<'a> {
+impl Need {
     /// What all containers of `pod` need, and the volumes that some container uses.
-    pub fn of_pod(pod: &'a Pod) -> Self {
-        let mut needs = Self::default();
-        for container in containers(pod) {
-            needs.add_container(container);
-        }
+    pub fn of_pod(pod: &Pod) -> BTreeSet<Self> {
         let used = used_volumes(pod);
-        for volume in pod_volumes(pod) {
-            if used.contains(volume.name.as_str()) {
-                needs.add_volume(volume);
+        let volumes = pod_volumes(pod).filter(|volume| used.contains(volume.name.as_str()));
+        let of_volumes = volumes.flat_map(Self::of_volume);
+        let of_containers = containers(pod).flat_map(Self::of_container);
+        of_containers.chain(of_volumes).collect()
+    }
+
+    /// What the environment of `container` needs.
+    pub fn of_container(container: ContainerView<'_>) -> BTreeSet<Self> {
+        let mut needs = BTreeSet::from([Self::Services]);
+        for source in container.env_from {
+            let map = source.config_map_ref.as_ref();
+            needs.extend(map.map(|map| Self::config_map(&map.name)));
+            let secret = source.secret_ref.as_ref();
+            needs.extend(secret.map(|secret| Self::secret(&secret.name)));
+        }
+        for variable in container.env {
+            let Some(source) = &variable.value_from else {
+                continue;
+            };
+            let map = source.config_map_key_ref.as_ref();
+            needs.extend(map.map(|key| Self::config_map(&key.name)));
+            let secret = source.secret_key_ref.as_ref();
+            needs.extend(secret.map(|key| Self::secret(&key.name)));
+            let field = source.field_ref.as_ref();
+            if source.resource_field_ref.is_some()
+                || field.is_some_and(|field| field.field_path.starts_with("status."))
+            {
+                needs.insert(Self::Node);
             }
         }
         needs
     }
 
-    /// Adds what the environment of `container` needs.
-    pub fn add_container(&mut self, container: ContainerView<'a>) {
-        let (config_maps, secrets) = (&mut self.config_maps, &mut self.secrets);
-        self.services = true;
-        for source in container.env_from {
-            config_maps.extend(source.config_map_ref.iter().map(|held| &*held.name));
-            secrets.extend(source.secret_ref.iter().map(|held| &*held.name));
+    /// What the files of `volume` need.
+    pub fn of_volume(volume: &Volume) -> BTreeSet<Self> {
+        let mut needs = BTreeSet::new();
+        let map = volume.config_map.as_ref();
+        needs.extend(map.map(|source| Self::config_map(&source.name)));
+        let secret = volume.secret.as_ref();
+        let secret = secret.and_then(|source| source.secret_name.as_deref());
+        needs.extend(secret.map(Self::secret));
+        let downward = volume.downward_api.as_ref();
+        needs.extend(downward.and_then(|source| Self::node(source.items.as_deref())));
+        for (index, source) in SourceKind::of_volume(volume) {
+            needs.extend(match source {
+                SourceKind::Secret(source) => Some(Self::secret(&source.name)),
+                SourceKind::ConfigMap(source) => Some(Self::config_map(&source.name)),
+                SourceKind::DownwardApi(source) => Self::node(source.items.as_deref()),
+                SourceKind::Token(source) => Some(Self::Token(TokenRequest::new(source))),
+                SourceKind::TrustBundle(_) => Some(Self::TrustBundles),
+                SourceKind::PodCertificate(_) => Some(Self::PodCertificate(SourceKey {
+                    volume: volume.name.clone(),
+                    index,
+                })),
+            });
         }
-        let sources = container.env.iter();
-        for source in sources.filter_map(|variable| variable.value_from.as_ref()) {
-            config_maps.extend(source.config_map_key_ref.iter().map(|key| &*key.name));
-            secrets.extend(source.secret_key_ref.iter().map(|key| &*key.name));
-            self.node |= source.resource_field_ref.is_some();
-            let field = source.field_ref.as_ref();
-            self.node |= field.is_some_and(|field| field.field_path.starts_with("status."));
-            self.env_files
-                .extend(source.file_key_ref.as_ref().map(EnvFileRef::new));
-        }
+        needs
     }
 
-    /// Adds what the files of `volume` need.
-    pub fn add_volume(&mut self, volume: &'a Volume) {
-        let (config_maps, secrets) = (&mut self.config_maps, &mut self.secrets);
-        config_maps.extend(volume.config_map.iter().map(|source| &*source.name));
-        let secret = volume.secret.as_ref();
-        secrets.extend(secret.and_then(|source| source.secret_name.as_deref()));
-        let downward = volume.downward_api.iter();
-        self.node |= need_node(downward.flat_map(|source| &source.items));
-        let sources = volume.projected.iter().flat_map(|held| &held.sources);
-        for (index, source) in sources.flatten().enumerate() {
-            config_maps.extend(source.config_map.iter().map(|source| &*source.name));
-            secrets.extend(source.secret.iter().map(|source| &*source.name));
-            let downward = source.downward_api.iter();
-            self.node |= need_node(downward.flat_map(|source| &source.items));
-            let token = source.service_account_token.as_ref();
-            self.tokens.extend(token.map(TokenRequest::new));
-            self.trust_bundles.extend(&source.cluster_trust_bundle);
-            let key = || SourceKey {
-                volume: volume.name.clone(),
-                index,
-            };
-            let certificate = source.pod_certificate.as_ref();
-            self.pod_certificates
-                .extend(certificate.map(|source| (key(), source)));
+    fn config_map(name: &str) -> Self {
+        Self::Object(Kind::ConfigMap, name.into())
+    }
+
+    fn secret(name: &str) -> Self {
+        Self::Object(Kind::Secret, name.into())
+    }
+
+    /// The Node, if one of the files shows the resources of a container.
+    fn node(files: Option<&[DownwardAPIVolumeFile]>) -> Option<Self> {
+        let mut files = files.unwrap_or_default().iter();
+        files
+            .any(|file| file.resource_field_ref.is_some())
+            .then_some(Self::Node)
+    }
+
+    /// Kind and name of the object, if it is one.
+    pub fn object(&self) -> Option<(Kind, &SmolStr)> {
+        match self {
+            Self::Object(kind, name) => Some((*kind, name)),
+            _ => None,
         }
     }
 }
 
-fn need_node<'a>(items: impl Iterator<Item = &'a Vec<DownwardAPIVolumeFile>>) -> bool {
-    items
-        .flatten()
-        .any(|item| item.resource_field_ref.is_some())
+/// Completes "waiting for".
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(kind, name) => write!(f, "{} {:?}", kind.singular(), name.as_str()),
+            Self::Token(_) => f.write_str("a service account token"),
+            Self::PodCertificate(_) => f.write_str("a pod certificate"),
+            Self::Services => f.write_str("the Services"),
+            Self::Node => f.write_str("the Node"),
+            Self::TrustBundles => f.write_str("the ClusterTrustBundles"),
+        }
+    }
+}
+
+/// The files in volumes that variables of these containers come from. They are no [`Need`]: other containers write them,
+/// so they are read when a container starts.
+pub fn env_files<'a>(containers: impl Iterator<Item = ContainerView<'a>>) -> BTreeSet<EnvFileRef> {
+    let variables = containers.flat_map(|container| container.env);
+    let sources = variables.filter_map(|variable| variable.value_from.as_ref());
+    sources
+        .filter_map(|source| source.file_key_ref.as_ref().map(EnvFileRef::new))
+        .collect()
 }
 
 #[cfg(test)]
@@ -134,26 +172,24 @@ mod tests {
                 ]}}],
         }}))
         .unwrap();
-        let needs = Needs::of_pod(&pod);
-        assert_eq!(
-            Vec::from_iter(needs.config_maps),
-            ["from", "key", "source", "volume"]
-        );
-        assert_eq!(
-            Vec::from_iter(needs.secrets),
-            ["sfrom", "skey", "ssource", "svolume"]
-        );
-        assert!(needs.services && !needs.node);
-        let token = TokenRequest {
-            audience: Some("vault".to_owned()),
-            expiration_secs: 600,
-        };
-        assert_eq!(Vec::from_iter(needs.tokens), [token]);
-        assert_eq!(needs.trust_bundles[0].name.as_deref(), Some("bundle"));
-        let (key, certificate) = &needs.pod_certificates[0];
-        assert_eq!((key.volume.as_str(), key.index), ("all", 4));
-        assert_eq!(certificate.signer_name, "x/y");
-        assert_eq!(needs.env_files.first().unwrap().path, "env");
+        let maps = ["from", "key", "source", "volume"].map(Need::config_map);
+        let secrets = ["sfrom", "skey", "ssource", "svolume"].map(Need::secret);
+        let others = [
+            Need::Token(TokenRequest {
+                audience: Some("vault".to_owned()),
+                expiration_secs: 600,
+            }),
+            Need::PodCertificate(SourceKey {
+                volume: "all".to_owned(),
+                index: 4,
+            }),
+            Need::Services,
+            Need::TrustBundles,
+        ];
+        let expected = maps.into_iter().chain(secrets).chain(others);
+        assert_eq!(Need::of_pod(&pod), expected.collect());
+        let env_files = env_files(containers(&pod));
+        assert_eq!(env_files.first().unwrap().path, "env");
     }
 
     #[test]
@@ -165,13 +201,11 @@ mod tests {
                 json!({"spec": {"containers": [{"name": "c", "env": [{"name": "A", "valueFrom": source}]}]}}),
             )
             .unwrap();
-            assert!(Needs::of_pod(&pod).node, "{source}");
+            assert!(Need::of_pod(&pod).contains(&Need::Node), "{source}");
         }
         let item = json!({"path": "x", "resourceFieldRef": field["resourceFieldRef"]});
         let volume = serde_json::from_value(json!({"name": "v", "downwardAPI": {"items": [item]}}));
-        let volume = volume.unwrap();
-        let mut needs = Needs::default();
-        needs.add_volume(&volume);
-        assert!(needs.node && !needs.services);
+        let needs = Need::of_volume(&volume.unwrap());
+        assert_eq!(Vec::from_iter(needs), [Need::Node]);
     }
 }

@@ -4,7 +4,6 @@ use larder_objects::{Kind, ResourceVersion};
 
 /// The source of one variable or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Origin<'a> {
     /// The literal `value` of the pod, after expansion.
     Value,
@@ -76,7 +75,11 @@ impl Origin<'_> {
         match self {
             Self::Key { kind, .. } | Self::Missing { kind, .. } => *kind == Kind::Secret,
             Self::EnvFile { .. } | Self::Token { .. } | Self::PodCertificate { .. } => true,
-            _ => false,
+            Self::Value
+            | Self::Field(_)
+            | Self::Resource { .. }
+            | Self::Service { .. }
+            | Self::TrustBundle => false,
         }
     }
 }

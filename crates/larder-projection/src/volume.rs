@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use indexmap::IndexSet;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
 use larder_files::pause;
-use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
+use larder_objects::{ConfigMap, Kind, Secret, SecretBytes, SourceKind};
 
 use crate::{
     Absent, FieldRefError, File, Inputs, ObjectError, Origin, Payload, Question, ResourceError,
@@ -59,11 +59,10 @@ impl VolumeKind {
 
 /// The paths of the service account tokens in `volume`, as in its payload. A source whose path cannot be a file has none.
 pub fn token_paths(volume: &Volume) -> impl Iterator<Item = VolumePath> {
-    let sources = volume.projected.iter().flat_map(|held| &held.sources);
-    let tokens = sources
-        .flatten()
-        .flat_map(|source| &source.service_account_token);
-    tokens.filter_map(|token| VolumePath::parse(&token.path).ok())
+    SourceKind::of_volume(volume).filter_map(|(_, source)| match source {
+        SourceKind::Token(token) => VolumePath::parse(&token.path).ok(),
+        _ => None,
+    })
 }
 
 /// The files of a volume, where each came from, and what was absent.

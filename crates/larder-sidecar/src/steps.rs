@@ -81,7 +81,7 @@ pub fn check_hook(hook: &Hook) -> Result<(), &'static str> {
     hook.steps.iter().try_for_each(|step| match step {
         Action::Restart(_) => Err(NO_RESTART),
         Action::Signal(target) if target.process.is_none() => Err(NO_PROCESS),
-        _ => Ok(()),
+        Action::Signal(_) | Action::Http(_) | Action::Exec(_) => Ok(()),
     })
 }
 

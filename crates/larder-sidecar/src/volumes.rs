@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{Kind, Object, chain};
 use larder_on_change::{ContentTag, DigestKey, PodHooks};
 use larder_projection::{
-    Inputs, Needs, Payload, Unavailable,
+    Inputs, Need, Payload, Unavailable,
     disk::{AtomicWriter, DiskError},
     project,
 };
@@ -51,17 +51,13 @@ impl OwnVolume {
 
     /// Its objects.
     pub(crate) fn objects(&self) -> BTreeSet<ObjectRef> {
-        let mut needs = Needs::default();
-        for source in &self.sources {
-            needs.add_volume(source);
-        }
-        let maps = needs.config_maps.iter().map(|name| (Kind::ConfigMap, name));
-        let secrets = needs.secrets.iter().map(|name| (Kind::Secret, name));
-        let named = maps.chain(secrets).filter_map(|(kind, name)| {
+        let needs = self.sources.iter().flat_map(Need::of_volume);
+        let objects = needs.filter_map(|need| {
+            let (kind, name) = need.object()?;
             let (namespace, name) = name.split_once('/')?;
             Some(ObjectRef::new(kind, namespace, name))
         });
-        named.collect()
+        objects.collect()
     }
 }
 

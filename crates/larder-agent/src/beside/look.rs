@@ -3,7 +3,7 @@
 //!
 //! Invariant: no bytes of objects are kept after the look, only keyed fingerprints. The key exists in memory only.
 
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_containers::subpaths::WantedMount;
@@ -21,8 +21,8 @@ use larder_kubelet::{
 use larder_objects::{SecretBytes, chain};
 use larder_on_change::{PartKey, PartTags, PodHooks};
 use larder_projection::{
-    ContainerView, Inputs, Needs, Origin, PodCertificate, Projection, VolumeKind, environment,
-    project,
+    ContainerView, Inputs, Need, Origin, PodCertificate, Projection, VolumeKind, containers,
+    env_files, environment, project,
 };
 
 use super::shared::Beside;
@@ -91,11 +91,9 @@ impl CompareJob {
     /// Looks at the parts; the result has their order.
     pub(super) fn run(mut self) -> Vec<PartComparison> {
         let pod = self.plan.pod.decode();
-        let mut needs = Needs::of_pod(&pod);
-        let env_files = mem::take(&mut needs.env_files);
-        add_placeholders(needs, &mut self.inputs);
+        add_placeholders(&pod, &mut self.inputs);
         let parts = PodParts::new(&pod);
-        let volumes = &self.beside.volumes;
+        let (volumes, env_files) = (&self.beside.volumes, env_files(containers(&pod)));
         volumes.read_env_files(parts.uid, env_files, &mut self.inputs);
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let due = kinds.clone().filter_map(PartKind::volume);
@@ -184,7 +182,7 @@ impl CompareJob {
     fn fingerprint(&self, projection: &Projection<'_>) -> Fingerprint {
         let files = projection.payload.iter().filter(|(path, _)| {
             let origin = projection.origins.get(*path);
-            matches!(origin, Some(Origin::Key { .. } | Origin::TrustBundle))
+            origin.and_then(TouchReason::of).is_some()
         });
         let files = files.map(|(path, file)| {
             pause::point();
@@ -278,18 +276,22 @@ impl HookInputs {
 }
 
 /// Provides placeholders for inputs that this mode does not read: tokens and certificates, whose files must only exist.
-fn add_placeholders(needs: Needs<'_>, inputs: &mut Inputs) {
-    for request in needs.tokens {
-        let token = SecretBytes::new(PLACEHOLDER.into());
-        inputs.tokens.insert(request, Ok(Arc::new(token)));
-    }
-    for (key, _) in needs.pod_certificates {
-        let certificate = PodCertificate {
-            private_key_pem: SecretBytes::new(PLACEHOLDER.into()),
-            chain_pem: String::new(),
-        };
-        inputs
-            .pod_certificates
-            .insert(key, Ok(Arc::new(certificate)));
+fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
+    let placeholder = || SecretBytes::new(PLACEHOLDER.into());
+    for need in Need::of_pod(pod) {
+        match need {
+            Need::Token(request) => {
+                inputs.tokens.insert(request, Ok(Arc::new(placeholder())));
+            }
+            Need::PodCertificate(key) => {
+                let certificate = PodCertificate {
+                    private_key_pem: placeholder(),
+                    chain_pem: String::new(),
+                };
+                let certificate = Ok(Arc::new(certificate));
+                inputs.pod_certificates.insert(key, certificate);
+            }
+            Need::Object(..) | Need::Services | Need::Node | Need::TrustBundles => {}
+        }
     }
 }

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     delivery::{
         inbox::DesiredState,
-        plan::{Need, Part, PartKind, PodPlan},
+        plan::{Part, PartKind, PodPlan},
         steps::{Abandoned, StepOwner},
         sub_paths,
         worker::{PartProgress, PodWork, WorkerFactory, WorkerSeat},
@@ -49,7 +49,7 @@ use larder_kubelet::{
     touch_limiter::{longest_spread, spread},
 };
 use larder_pods::StoredPod;
-use larder_projection::containers;
+use larder_projection::{Need, containers};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -583,5 +583,8 @@ fn reads_of_mounts<'p>(
 
 /// Whether larder reads it in this mode. Tokens and certificates are left to the kubelet.
 fn is_read(need: &Need) -> bool {
-    !matches!(need, Need::Token(_) | Need::PodCertificate(_))
+    match need {
+        Need::Token(_) | Need::PodCertificate(_) => false,
+        Need::Object(..) | Need::Services | Need::Node | Need::TrustBundles => true,
+    }
 }

@@ -7,14 +7,11 @@ use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes, chain, manifest::HiddenObjects,
 };
-use larder_projection::{PodCertificate, Unavailable};
+use larder_projection::{Need, PodCertificate, Unavailable};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use super::{
-    inputs::NodeInputs,
-    plan::{Need, PodPlan},
-};
+use super::{inputs::NodeInputs, plan::PodPlan};
 
 /// Longest wait for the Node, the Services or the trust bundles. The managers wait as long for an object (kubelet 1.36,
 /// `pkg/kubelet/util/manager/watch_based_manager.go`).

@@ -12,13 +12,13 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::Futures
 use jiff::Timestamp;
 use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{Kind, Object as _, Uid};
-use larder_projection::{Inputs, TrustBundles};
+use larder_projection::{Inputs, Need, TrustBundles};
 use smol_str::SmolStr;
 
 use super::{
     fetch::{Fetched, fetch},
     inputs::NodeInputs,
-    plan::{Need, PodPlan},
+    plan::PodPlan,
 };
 
 /// The inputs of one pod.
@@ -122,7 +122,16 @@ impl Gathering {
                 (Need::PodCertificate(key), Some(Fetched::PodCertificate(issued))) => {
                     inputs.pod_certificates.insert(key.clone(), issued.clone());
                 }
-                _ => {}
+                // Not fetched yet, or of the cluster, whose state is taken above.
+                (
+                    Need::Object(..)
+                    | Need::Token(_)
+                    | Need::PodCertificate(_)
+                    | Need::Services
+                    | Need::Node
+                    | Need::TrustBundles,
+                    _,
+                ) => {}
             }
         }
         inputs

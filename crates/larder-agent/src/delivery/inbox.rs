@@ -5,10 +5,11 @@
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
+use larder_projection::Need;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::plan::{Need, PodPlan};
+use super::plan::PodPlan;
 
 /// The desired state of a pod.
 #[derive(Debug)]

@@ -10,48 +10,15 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
-use larder_objects::{Kind, ObjectKey};
+use larder_objects::{Kind, ObjectKey, SourceKind};
 use larder_on_change::{PartKey, PodHooks};
 use larder_pods::StoredPod;
 use larder_pods::events::EventSubject;
 use larder_projection::{
-    ContainerKind, Needs, SourceKey, TokenRequest, VolumeKind, containers, pod_volumes,
-    used_volumes,
+    ContainerKind, Need, SourceKey, VolumeKind, containers, pod_volumes, used_volumes,
 };
-use smol_str::SmolStr;
 
 use super::inputs::Registration;
-
-/// An input that a part of a pod needs before it can be delivered.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Need {
-    /// A ConfigMap or Secret of the pod's namespace, optional ones included.
-    Object(Kind, SmolStr),
-    /// A token of the pod's service account.
-    Token(TokenRequest),
-    /// The ClusterTrustBundles.
-    TrustBundles,
-    /// The certificate of one source of a projected volume.
-    PodCertificate(SourceKey),
-    /// The Services.
-    Services,
-    /// The Node.
-    Node,
-}
-
-/// Completes "waiting for".
-impl fmt::Display for Need {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Object(kind, name) => write!(f, "{} {:?}", kind.singular(), name.as_str()),
-            Self::Token(_) => f.write_str("a service account token"),
-            Self::TrustBundles => f.write_str("the ClusterTrustBundles"),
-            Self::PodCertificate(_) => f.write_str("a pod certificate"),
-            Self::Services => f.write_str("the Services"),
-            Self::Node => f.write_str("the Node"),
-        }
-    }
-}
 
 /// The kind of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,11 +113,9 @@ pub(crate) struct PodPlan {
 impl PodPlan {
     /// The plan of `pod`, which is `decoded`.
     pub(crate) fn new(pod: Arc<StoredPod>, decoded: &Pod) -> Self {
-        let certificates = Needs::of_pod(decoded).pod_certificates.into_iter();
-        let certificates = certificates.map(|(key, source)| (key, source.clone()));
         Self {
             parts: parts(decoded).into(),
-            certificates: Arc::new(certificates.collect()),
+            certificates: Arc::new(certificates(decoded)),
             ..Self::without_parts(pod)
         }
     }
@@ -212,13 +177,9 @@ impl PodPlan {
 
     /// The object that `need` is.
     pub(crate) fn object(&self, need: &Need) -> Option<(Kind, ObjectKey)> {
-        match need {
-            Need::Object(kind, name) => {
-                let namespace = self.key.namespace.clone();
-                Some((*kind, ObjectKey::new(namespace, name.clone())))
-            }
-            _ => None,
-        }
+        let (kind, name) = need.object()?;
+        let namespace = self.key.namespace.clone();
+        Some((kind, ObjectKey::new(namespace, name.clone())))
     }
 }
 
@@ -229,20 +190,14 @@ fn parts(pod: &Pod) -> Vec<Part> {
         .filter(|volume| used.contains(volume.name.as_str()))
         .filter_map(|volume| {
             let kind = VolumeKind::of(volume)?;
-            let mut needs = Needs::default();
-            needs.add_volume(volume);
             Some(Part {
                 kind: PartKind::Volume(volume.name.clone(), kind),
-                reads: reads(&needs),
+                reads: Need::of_volume(volume).into_iter().collect(),
             })
         });
-    let environments = containers(pod).map(|container| {
-        let mut needs = Needs::default();
-        needs.add_container(container);
-        Part {
-            kind: PartKind::Environment(container.name.to_owned(), container.kind),
-            reads: reads(&needs),
-        }
+    let environments = containers(pod).map(|container| Part {
+        kind: PartKind::Environment(container.name.to_owned(), container.kind),
+        reads: Need::of_container(container).into_iter().collect(),
     });
     // No API server admits a name twice. If one does, the first part of a name counts, or two would write one
     // directory.
@@ -254,27 +209,20 @@ fn parts(pod: &Pod) -> Vec<Part> {
     parts.collect()
 }
 
-fn reads(needs: &Needs<'_>) -> Box<[Need]> {
-    let object = |kind| move |name: &&str| Need::Object(kind, SmolStr::new(name));
-    let config_maps = needs.config_maps.iter().map(object(Kind::ConfigMap));
-    let secrets = needs.secrets.iter().map(object(Kind::Secret));
-    let tokens = needs.tokens.iter().cloned().map(Need::Token);
-    let certificates = needs.pod_certificates.iter();
-    let certificates = certificates.map(|(key, _)| Need::PodCertificate(key.clone()));
-    let facts = [
-        (needs.services, Need::Services),
-        (needs.node, Need::Node),
-        (!needs.trust_bundles.is_empty(), Need::TrustBundles),
-    ];
-    let facts = facts
-        .into_iter()
-        .filter_map(|(read, need)| read.then_some(need));
-    config_maps
-        .chain(secrets)
-        .chain(tokens)
-        .chain(certificates)
-        .chain(facts)
-        .collect()
+/// The sources of volumes in use that certificates are issued for.
+fn certificates(pod: &Pod) -> BTreeMap<SourceKey, PodCertificateProjection> {
+    let used = used_volumes(pod);
+    let volumes = pod_volumes(pod).filter(|volume| used.contains(volume.name.as_str()));
+    let certificates = volumes.flat_map(|volume| {
+        SourceKind::of_volume(volume).filter_map(|(index, source)| match source {
+            SourceKind::PodCertificate(source) => {
+                let volume = volume.name.clone();
+                Some((SourceKey { volume, index }, source.clone()))
+            }
+            _ => None,
+        })
+    });
+    certificates.collect()
 }
 
 #[cfg(test)]

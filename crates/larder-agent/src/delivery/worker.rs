@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use larder_hooks::OnChange;
 use larder_pods::StoredPod;
 use larder_pods::events::{EventSubject, Events};
-use larder_projection::{Inputs, disk::VolumeHost};
+use larder_projection::{Inputs, Need, disk::VolumeHost};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use super::{
     gathering::Gathering,
     inbox::{Inbox, PendingChanges},
     inputs::NodeInputs,
-    plan::{Need, Part, PartKind, PodPlan},
+    plan::{Part, PartKind, PodPlan},
     pod_statuses::{PartStatus, PodStatusEntry, PodStatuses},
     readers::ObjectReaders,
     sub_path_settings::SubPathSettings,

@@ -13,9 +13,10 @@ use larder_objects::ObjectKey;
 use larder_on_change::PartKey;
 use larder_pods::identity::is_static_pod;
 use larder_projection::{
-    Inputs, Needs, NestedMountPoints, RuntimeFeatures, VolumeKind,
+    Inputs, NestedMountPoints, RuntimeFeatures, VolumeKind,
     disk::{DiskError, PodVolume, VolumeHost},
-    environment, fs_group, memory_limit, mounts, nested_mount_points, project, unknown_address,
+    env_files, environment, fs_group, memory_limit, mounts, nested_mount_points, project,
+    unknown_address,
 };
 
 use super::failure::{AddressGiver, DeliveryFailure};
@@ -90,14 +91,13 @@ impl Job {
             memory: node.and_then(|node| memory_limit(&pod, node)),
         };
         let pod = PodParts::new(&pod);
-        let mut needs = Needs::default();
-        for &index in &self.parts {
-            if let PartKind::Environment(name, _) = &self.plan.parts[index].kind {
-                needs.add_container(pod.container(name));
-            }
-        }
+        let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
+        let containers = kinds.filter_map(|kind| match kind {
+            PartKind::Environment(name, _) => Some(pod.container(name)),
+            PartKind::Volume(..) => None,
+        });
         self.host
-            .read_env_files(pod.uid, needs.env_files, &mut self.inputs);
+            .read_env_files(pod.uid, env_files(containers), &mut self.inputs);
         let mut observer = self.observer.take();
         if let Some(observer) = &mut observer {
             let parts = self.plan.parts.iter().map(|part| part.kind.observed());

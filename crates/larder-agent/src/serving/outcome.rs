@@ -2,14 +2,14 @@
 
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
-use larder_projection::disk::DiskError;
+use larder_projection::{Need, disk::DiskError};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{ServingWorker, Tidying, deliver::Delivered, failure::DeliveryFailure};
 use crate::{
     delivery::{
-        plan::{Need, PartKind, PodPlan},
+        plan::{PartKind, PodPlan},
         pod_statuses::PartStatus,
         sub_paths,
     },

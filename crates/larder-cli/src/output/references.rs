@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use larder::references;
 use larder_objects::{Kind, ObjectKey};
-use larder_projection::Needs;
+use larder_projection::Need;
 use serde::Serialize;
 use smol_str::SmolStr;
 
@@ -33,11 +33,18 @@ impl References {
 }
 
 /// Those of what is projected.
-impl From<Needs<'_>> for References {
-    fn from(needs: Needs<'_>) -> Self {
+impl From<BTreeSet<Need>> for References {
+    fn from(needs: BTreeSet<Need>) -> Self {
+        let of_kind = |wanted| {
+            let objects = needs.iter().filter_map(Need::object);
+            objects
+                .filter(|(kind, _)| *kind == wanted)
+                .map(|(_, name)| name.clone())
+                .collect()
+        };
         Self {
-            config_maps: needs.config_maps.into_iter().map(SmolStr::from).collect(),
-            secrets: needs.secrets.into_iter().map(SmolStr::from).collect(),
+            config_maps: of_kind(Kind::ConfigMap),
+            secrets: of_kind(Kind::Secret),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_agent::annotations;
-use larder_objects::Kind;
+use larder_objects::{Kind, SourceKind};
 use larder_projection::{
     Absent, ContainerView, Environment, Inputs, Mount, Origin, expand, fs_group, pod_volumes,
 };
@@ -261,26 +261,21 @@ pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
     let mut found = Vec::new();
     let stated = serde_json::to_value(volume).unwrap_or_default();
     decimal_modes(&stated, &mut found);
-    let projected = volume.projected.iter();
     let mut paths = BTreeMap::<&str, usize>::new();
-    for source in projected.flat_map(|all| all.sources.iter().flatten()) {
-        let map = source.config_map.iter();
-        let map = map.map(|map| (Kind::ConfigMap, &map.name, &map.items));
-        let secret = source.secret.iter();
-        let secret = secret.map(|secret| (Kind::Secret, &secret.name, &secret.items));
-        let objects = map
-            .chain(secret)
-            .flat_map(|(kind, name, items)| match items.as_deref() {
-                Some(items @ [_, ..]) => items.iter().map(|item| &*item.path).collect(),
-                _ => keys(pod.inputs, kind, name).unwrap_or_default(),
-            });
-        let fields = source.downward_api.iter().flat_map(|api| &api.items);
-        let fields = fields.flatten().map(|field| &*field.path);
-        let token = source.service_account_token.iter();
-        let token = token.map(|token| &*token.path);
-        let bundle = source.cluster_trust_bundle.iter();
-        let bundle = bundle.map(|bundle| &*bundle.path);
-        for path in objects.chain(fields).chain(token).chain(bundle) {
+    for (_, source) in SourceKind::of_volume(volume) {
+        let mut named = source.paths();
+        // Without items, all keys.
+        let object = match source {
+            SourceKind::ConfigMap(map) => Some((Kind::ConfigMap, &map.name)),
+            SourceKind::Secret(secret) => Some((Kind::Secret, &secret.name)),
+            _ => None,
+        };
+        if let Some((kind, name)) = object
+            && named.is_empty()
+        {
+            named = keys(pod.inputs, kind, name).unwrap_or_default();
+        }
+        for path in named {
             *paths.entry(path).or_default() += 1;
         }
     }

@@ -148,7 +148,6 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
         } => format!("service account token for {audience} (a placeholder)"),
         Origin::TrustBundle => "ClusterTrustBundles".to_owned(),
         Origin::PodCertificate { signer } => format!("pod certificate of {signer}"),
-        other => format!("{other:?}"),
     }
 }
 

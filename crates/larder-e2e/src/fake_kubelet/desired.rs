@@ -7,8 +7,8 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::{Kind, ObjectKey};
-use larder_projection::Needs;
+use larder_objects::ObjectKey;
+use larder_projection::Need;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -72,12 +72,12 @@ impl Workers {
         for slot in workers.values() {
             let desired = slot.borrow();
             let namespace = desired.pod.metadata.namespace.as_deref();
-            let key =
-                |kind, name: &&str| (kind, ObjectKey::new(namespace.unwrap_or_default(), *name));
-            let needs = Needs::of_pod(&desired.pod);
-            let config_maps = needs.config_maps.iter();
-            referenced.extend(config_maps.map(|name| key(Kind::ConfigMap, name)));
-            referenced.extend(needs.secrets.iter().map(|name| key(Kind::Secret, name)));
+            let namespace = namespace.unwrap_or_default();
+            let needs = Need::of_pod(&desired.pod);
+            let objects = needs.iter().filter_map(Need::object);
+            referenced.extend(
+                objects.map(|(kind, name)| (kind, ObjectKey::new(namespace, name.clone()))),
+            );
         }
         kubelet.objects.retain(&referenced);
     }

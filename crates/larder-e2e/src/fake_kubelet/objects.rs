@@ -17,7 +17,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams},
 };
 use larder_objects::{Kind, Object, ObjectKey};
-use larder_projection::Unavailable;
+use larder_projection::{Need, Unavailable};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -131,17 +131,19 @@ impl Reader<'_> {
         &self,
         kind: Kind,
         namespace: &str,
-        names: &BTreeSet<&str>,
+        needs: &BTreeSet<Need>,
     ) -> BTreeMap<String, Result<Arc<K>, Unavailable>> {
-        let read = |name: &&str| {
-            let object = self.object((kind, ObjectKey::new(namespace, *name)));
+        let objects = needs.iter().filter_map(Need::object);
+        let of_kind = objects.filter(|(found, _)| *found == kind);
+        let read = of_kind.map(|(kind, name)| {
+            let object = self.object((kind, ObjectKey::new(namespace, name.clone())));
             let object = object.ok_or(Unavailable::NotFound).map(|object| {
                 let json = serde_json::to_vec(&*object).expect("an object is JSON");
                 Arc::new(K::from_json(&json).expect("the server checks its objects"))
             });
-            ((*name).to_owned(), object)
-        };
-        names.iter().map(read).collect()
+            (name.to_string(), object)
+        });
+        read.collect()
     }
 
     fn object(&self, key: KindAndKey) -> Option<Arc<DynamicObject>> {

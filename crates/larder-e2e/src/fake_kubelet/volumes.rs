@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::chain;
 use larder_projection::{
-    Needs, VolumeKind, disk::PodVolume, fs_group, pod_volumes, project, used_volumes,
+    Need, VolumeKind, disk::PodVolume, fs_group, pod_volumes, project, used_volumes,
 };
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
@@ -213,9 +213,7 @@ impl SetUp {
     fn write(&self, kubelet: &KubeletContext) -> Result<bool, String> {
         let volume = pod_volumes(&self.pod).find(|volume| volume.name == self.name);
         let volume = volume.expect("the pod has the volume");
-        let mut needs = Needs::default();
-        needs.add_volume(volume);
-        let inputs = kubelet.inputs(&self.pod, &needs);
+        let inputs = kubelet.inputs(&self.pod, &Need::of_volume(volume));
         let projection = project(&self.pod, volume, &inputs).map_err(|error| chain(&error))?;
         if self.fails(kubelet) {
             let torn_down = kubelet.host.tear_down(&self.uid, self.kind, &self.name);

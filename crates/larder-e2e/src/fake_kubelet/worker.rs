@@ -7,7 +7,7 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
-use larder_projection::{Needs, containers, environment};
+use larder_projection::{Need, containers, environment};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
@@ -131,7 +131,7 @@ impl Worker {
     /// Starts the containers that do not run yet. Returns whether there were any, and those whose environment cannot be
     /// computed.
     async fn start_containers(&mut self, pod: &Pod) -> (bool, BTreeSet<String>) {
-        let inputs = self.kubelet.inputs(pod, &Needs::of_pod(pod));
+        let inputs = self.kubelet.inputs(pod, &Need::of_pod(pod));
         let (mut new, mut waiting) = (BTreeSet::new(), BTreeSet::new());
         for container in containers(pod) {
             if self.started.contains(container.name) {

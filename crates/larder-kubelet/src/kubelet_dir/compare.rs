@@ -18,7 +18,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_files::{beneath, operation_error::failed, sys};
-use larder_objects::Kind;
+use larder_objects::{Kind, SourceKind};
 use larder_projection::{File, Origin, Projection, VolumePath};
 use rustix::{
     fs::{FileType, Stat},
@@ -52,6 +52,24 @@ pub enum TouchReason {
     ClusterAuthority,
     /// A file differs that comes from a ConfigMap, a Secret or a trust bundle (R3).
     Object,
+}
+
+impl TouchReason {
+    /// The reason to touch for a file from `origin`; `None` where the kubelet needs no touch to see a change.
+    pub fn of(origin: &Origin<'_>) -> Option<Self> {
+        match origin {
+            Origin::Key { kind, name, .. } => Some(reason_of_object(*kind, name)),
+            Origin::TrustBundle => Some(Self::Object),
+            Origin::Value
+            | Origin::Missing { .. }
+            | Origin::Field(_)
+            | Origin::Resource { .. }
+            | Origin::EnvFile { .. }
+            | Origin::Service { .. }
+            | Origin::Token { .. }
+            | Origin::PodCertificate { .. } => None,
+        }
+    }
 }
 
 /// How a directory differs from what was computed for it.
@@ -197,7 +215,7 @@ impl<'a> Comparer<'a> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::XDEV) => MISSING,
             Err(errno) => return Err(failed(errno).into()),
         };
-        let reason = origin.and_then(reason_of);
+        let reason = origin.and_then(TouchReason::of);
         self.differences.add(path.as_str(), how, reason);
         Ok(())
     }
@@ -319,15 +337,6 @@ impl OpenAncestors {
     }
 }
 
-/// The reason to touch for a file from `origin`.
-fn reason_of(origin: &Origin<'_>) -> Option<TouchReason> {
-    match origin {
-        Origin::Key { kind, name, .. } => Some(reason_of_object(*kind, name)),
-        Origin::TrustBundle => Some(TouchReason::Object),
-        _ => None,
-    }
-}
-
 fn reason_of_object(kind: Kind, name: &str) -> TouchReason {
     if kind == Kind::ConfigMap && CLUSTER_AUTHORITIES.contains(&name) {
         TouchReason::ClusterAuthority
@@ -344,14 +353,13 @@ fn reason_of_volume(volume: &Volume) -> Option<TouchReason> {
     if volume.secret.is_some() {
         return Some(TouchReason::Object);
     }
-    let projected = volume.projected.as_ref();
-    let sources = projected.and_then(|projected| projected.sources.as_deref());
-    let reasons = sources.unwrap_or_default().iter().map(|source| {
-        if source.secret.is_some() || source.cluster_trust_bundle.is_some() {
-            return Some(TouchReason::Object);
-        }
-        let source = source.config_map.as_ref()?;
-        Some(reason_of_object(Kind::ConfigMap, &source.name))
-    });
-    reasons.max().flatten()
+    SourceKind::of_volume(volume)
+        .filter_map(|(_, source)| match source {
+            SourceKind::Secret(_) | SourceKind::TrustBundle(_) => Some(TouchReason::Object),
+            SourceKind::ConfigMap(source) => Some(reason_of_object(Kind::ConfigMap, &source.name)),
+            SourceKind::DownwardApi(_) | SourceKind::Token(_) | SourceKind::PodCertificate(_) => {
+                None
+            }
+        })
+        .max()
 }

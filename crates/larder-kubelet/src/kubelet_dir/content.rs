@@ -48,7 +48,12 @@ impl Rule {
                     Self::Bytes
                 }
             }
-            _ => Self::Bytes,
+            Origin::Value
+            | Origin::Key { .. }
+            | Origin::Missing { .. }
+            | Origin::Resource { .. }
+            | Origin::EnvFile { .. }
+            | Origin::Service { .. } => Self::Bytes,
         }
     }
 

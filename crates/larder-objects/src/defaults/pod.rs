@@ -238,15 +238,23 @@ fn is_without_source(given: &Volume) -> bool {
 fn projection(given: &mut ProjectedVolumeSource) {
     given.default_mode.get_or_insert(VOLUME_MODE);
     for source in given.sources.iter_mut().flatten() {
-        let source: &mut VolumeProjection = source;
-        if let Some(downward) = &mut source.downward_api {
+        // Without `..`: a type that Kubernetes adds is an error here.
+        let VolumeProjection {
+            secret: _,
+            config_map: _,
+            downward_api,
+            service_account_token,
+            cluster_trust_bundle: _,
+            pod_certificate,
+        } = source;
+        if let Some(downward) = downward_api {
             downward.items.iter_mut().flatten().for_each(downward_file);
         }
-        if let Some(token) = &mut source.service_account_token {
+        if let Some(token) = service_account_token {
             let seconds = &mut token.expiration_seconds;
             seconds.get_or_insert(TOKEN_EXPIRATION_SECS);
         }
-        if let Some(certificate) = &mut source.pod_certificate {
+        if let Some(certificate) = pod_certificate {
             let seconds = &mut certificate.max_expiration_seconds;
             seconds.get_or_insert(CERTIFICATE_EXPIRATION_SECS);
         }

@@ -18,7 +18,7 @@ use super::{
     field::Field,
     volume_types::{TYPES, check_required},
 };
-use crate::{Quantity, volume_sources};
+use crate::{Quantity, SourceKind, volume_sources};
 
 /// Fields of the pod that a file may show.
 const VOLUME_FIELDS: [&str; 5] = [
@@ -210,36 +210,29 @@ fn check_projection<'a>(
     source: &'a VolumeProjection,
     paths: &mut HashSet<&'a str>,
 ) {
-    let mut checked: Vec<SourcePaths<'_, 'a>> = Vec::new();
-    if let Some(secret) = &source.secret {
-        let items = secret.items.iter().flatten();
-        checked.push(check_object(&field.child("secret"), &secret.name, items));
-    }
-    if let Some(map) = &source.config_map {
-        let items = map.items.iter().flatten();
-        checked.push(check_object(&field.child("configMap"), &map.name, items));
-    }
-    if let Some(downward) = &source.downward_api {
-        let items = downward.items.iter().flatten();
-        checked.push(check_downward_files(&field.child("downwardAPI"), items));
-    }
-    if let Some(token) = &source.service_account_token {
-        check_token(&field.child("serviceAccountToken"), token);
-        // Its path does not take part in the search for conflicts.
-        checked.push(Vec::new());
-    }
-    if let Some(bundle) = &source.cluster_trust_bundle {
-        checked.push(check_trust_bundle(
-            &field.child("clusterTrustBundle"),
-            bundle,
-        ));
-    }
-    if let Some(certificate) = &source.pod_certificate {
-        checked.push(check_certificate(
-            &field.child("podCertificate"),
-            certificate,
-        ));
-    }
+    let checked: Vec<SourcePaths<'_, 'a>> = SourceKind::of_entry(source)
+        .map(|source| {
+            let field = field.child(source.field());
+            match source {
+                SourceKind::Secret(secret) => {
+                    check_object(&field, &secret.name, secret.items.iter().flatten())
+                }
+                SourceKind::ConfigMap(map) => {
+                    check_object(&field, &map.name, map.items.iter().flatten())
+                }
+                SourceKind::DownwardApi(downward) => {
+                    check_downward_files(&field, downward.items.iter().flatten())
+                }
+                SourceKind::Token(token) => {
+                    check_token(&field, token);
+                    // Its path does not take part in the search for conflicts.
+                    Vec::new()
+                }
+                SourceKind::TrustBundle(bundle) => check_trust_bundle(&field, bundle),
+                SourceKind::PodCertificate(certificate) => check_certificate(&field, certificate),
+            }
+        })
+        .collect();
     for (field, path) in checked.iter().flatten() {
         if !path.is_empty() && !paths.insert(path) {
             field.invalid(path, "conflicting duplicate paths");

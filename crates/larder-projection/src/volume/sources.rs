@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, PodCertificateProjection, ServiceAccountTokenProjection,
     VolumeProjection,
 };
-use larder_objects::{ConfigMap, Secret};
+use larder_objects::{ConfigMap, Secret, SourceKind};
 
 use super::{Collector, SourceError, fs_group, fs_user, owned};
 use crate::{
@@ -21,24 +21,26 @@ impl<'a> Collector<'a> {
         index: usize,
         source: &'a VolumeProjection,
     ) -> Result<(), SourceError> {
-        if let Some(source) = &source.secret {
-            self.keys::<Secret>(&source.name, source.items.as_deref(), source.optional)
-        } else if let Some(source) = &source.config_map {
-            self.keys::<ConfigMap>(&source.name, source.items.as_deref(), source.optional)
-        } else if let Some(source) = &source.downward_api {
-            self.downward(source.items.as_deref());
-            Ok(())
-        } else if let Some(source) = &source.service_account_token {
-            self.token(source)
-        } else if let Some(source) = &source.cluster_trust_bundle {
-            let data = self.trust_anchors(source)?;
-            let file = self.special(data, source.user)?;
-            self.add(VolumePath::parse(&source.path)?, file, Origin::TrustBundle);
-            Ok(())
-        } else if let Some(source) = &source.pod_certificate {
-            self.pod_certificate(index, source)
-        } else {
-            Ok(())
+        match SourceKind::of_entry(source).next() {
+            Some(SourceKind::Secret(source)) => {
+                self.keys::<Secret>(&source.name, source.items.as_deref(), source.optional)
+            }
+            Some(SourceKind::ConfigMap(source)) => {
+                self.keys::<ConfigMap>(&source.name, source.items.as_deref(), source.optional)
+            }
+            Some(SourceKind::DownwardApi(source)) => {
+                self.downward(source.items.as_deref());
+                Ok(())
+            }
+            Some(SourceKind::Token(source)) => self.token(source),
+            Some(SourceKind::TrustBundle(source)) => {
+                let data = self.trust_anchors(source)?;
+                let file = self.special(data, source.user)?;
+                self.add(VolumePath::parse(&source.path)?, file, Origin::TrustBundle);
+                Ok(())
+            }
+            Some(SourceKind::PodCertificate(source)) => self.pod_certificate(index, source),
+            None => Ok(()),
         }
     }
 

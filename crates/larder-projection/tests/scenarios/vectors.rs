@@ -2,13 +2,17 @@
 //!
 //! `testdata/vectors/README.md` describes the format. `LARDER_VECTORS` names another folder.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use larder_objects::{ConfigMap, Object, Secret, SecretBytes, defaults};
+use larder_objects::{ConfigMap, Kind, Object, Secret, SecretBytes, defaults};
 use larder_projection::{
-    ContainerView, Inputs, Needs, NodeFacts, ServiceFacts, Unavailable, VolumeKind, containers,
+    ContainerView, Inputs, Need, NodeFacts, ServiceFacts, Unavailable, VolumeKind, containers,
     env_file_value, environment, expand, project,
 };
 use serde::Deserialize;
@@ -214,29 +218,30 @@ fn render_volume(pod: &Pod, volume: &k8s_openapi::api::core::v1::Volume, inputs:
 }
 
 /// What all containers and volumes of `pod` need, also volumes that no container mounts.
-fn needs(pod: &Pod) -> Needs<'_> {
-    let mut needs = Needs::of_pod(pod);
-    for volume in pod.spec.as_ref().unwrap().volumes.iter().flatten() {
-        needs.add_volume(volume);
-    }
-    needs
+fn needs(pod: &Pod) -> BTreeSet<Need> {
+    let volumes = pod.spec.as_ref().unwrap().volumes.iter().flatten();
+    let of_volumes = volumes.flat_map(Need::of_volume);
+    of_volumes.chain(Need::of_pod(pod)).collect()
 }
 
 /// The inputs of `pod` out of `objects`: what is not among them does not exist.
 fn inputs(pod: &Pod, objects: &[Value]) -> Inputs {
     let mut inputs = Inputs::default();
-    let needs = needs(pod);
-    for name in needs.config_maps {
-        let missing = Err(Unavailable::NotFound);
-        inputs.config_maps.insert(name.to_owned(), missing);
-    }
-    for name in needs.secrets {
-        let missing = Err(Unavailable::NotFound);
-        inputs.secrets.insert(name.to_owned(), missing);
-    }
-    for request in needs.tokens {
-        let token = Arc::new(SecretBytes::new(b"token".to_vec()));
-        inputs.tokens.insert(request, Ok(token));
+    for need in needs(pod) {
+        let missing = Unavailable::NotFound;
+        match need {
+            Need::Object(Kind::ConfigMap, name) => {
+                inputs.config_maps.insert(name.into(), Err(missing));
+            }
+            Need::Object(Kind::Secret, name) => {
+                inputs.secrets.insert(name.into(), Err(missing));
+            }
+            Need::Token(request) => {
+                let token = Arc::new(SecretBytes::new(b"token".to_vec()));
+                inputs.tokens.insert(request, Ok(token));
+            }
+            Need::PodCertificate(_) | Need::Services | Need::Node | Need::TrustBundles => {}
+        }
     }
     let namespace = pod.metadata.namespace.as_deref();
     let mut services = Vec::new();

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use larder_objects::{Kind, ObjectKey, manifest::MadeObject};
-use larder_projection::Needs;
+use larder_projection::Need;
 
 use super::{
     both_sides::ServiceVariables,
@@ -176,7 +176,7 @@ impl<'r> Comparison<'r> {
 fn of_no_container(from: &Offline, to: &Offline) -> (Vec<Object>, Vec<Object>) {
     let pods = || from.pods.iter().chain(&to.pods).map(|pod| &pod.pod);
     let referenced = of_pods(pods(), References::of);
-    let seen = of_pods(pods(), |pod| Needs::of_pod(pod).into());
+    let seen = of_pods(pods(), |pod| Need::of_pod(pod).into());
     let objects = from.objects().chain(to.objects());
     let made = from
         .made()
