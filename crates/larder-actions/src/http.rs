@@ -15,7 +15,6 @@ mod tls;
 
 use std::{net::SocketAddr, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{
     HeaderName, HeaderValue, Request, Response,
@@ -29,6 +28,7 @@ use larder_net::{
     io::Received,
     lookup::lookup,
     tls_words::in_words,
+    url::basic,
 };
 use larder_objects::chain;
 use tokio::{
@@ -220,10 +220,7 @@ fn authorization(
     call: &HttpCall,
     context: RequestContext<'_>,
 ) -> Result<Option<Zeroizing<Vec<u8>>>, HttpError> {
-    let basic = |user_and_password: &[u8]| {
-        let text = Zeroizing::new(STANDARD.encode(user_and_password));
-        Zeroizing::new([b"Basic ", text.as_bytes()].concat())
-    };
+    let bytes = |value: &str| Zeroizing::new(value.as_bytes().to_vec());
     match &call.auth {
         Some(HttpAuth::Basic {
             volume,
@@ -233,7 +230,7 @@ fn authorization(
             let username = context.files.credential(volume, username)?;
             let password = context.files.credential(volume, password)?;
             let both = Zeroizing::new([&**username, b":", &**password].concat());
-            Ok(Some(basic(&both)))
+            Ok(Some(bytes(&basic(&both))))
         }
         Some(HttpAuth::Bearer { volume, path }) => {
             let token = context.files.credential(volume, path)?;
@@ -243,7 +240,7 @@ fn authorization(
             let HttpTarget::Url(url) = &call.target else {
                 return Ok(None);
             };
-            Ok(url.user().map(|user| basic(&user)))
+            Ok(url.basic_authorization().map(|value| bytes(&value)))
         }
     }
 }

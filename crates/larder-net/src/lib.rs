@@ -3,6 +3,7 @@
 //! ```text
 //! URL ─► host and port ─► addresses ─► the first one that answers ─► bounded bytes ─► HTTP
 //! url, redirect            lookup       connect                       io               http1
+//! http_url
 //! ```
 //!
 //! Every client of the workspace is built on these parts: the transport to the API server, the requests of hooks, the
@@ -14,6 +15,7 @@
 pub mod connect;
 #[cfg(feature = "client")]
 pub mod http1;
+pub mod http_url;
 #[cfg(feature = "client")]
 pub mod io;
 #[cfg(feature = "client")]

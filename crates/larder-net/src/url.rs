@@ -5,13 +5,14 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::{Uri, uri::Authority};
 use percent_encoding::percent_decode_str;
+use zeroize::Zeroizing;
 
 /// The port of a URL's authority, or `default` if it has none. `None` if no connection can be opened to it:
 /// [`http::Uri`] takes any number for a port, and then acts as if there were none.
 pub fn port(authority: &Authority, default: u16) -> Option<u16> {
     match port_text(authority) {
         "" => Some(default),
-        text => text.parse().ok().filter(|port| *port != 0),
+        text => port_number(text),
     }
 }
 
@@ -48,28 +49,47 @@ pub fn shown_url(text: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidUser;
 
-/// The value of `Authorization` or `Proxy-Authorization` that stands for user and password of a URL (RFC 7617), if it
-/// has them.
+/// The value of `Authorization` or `Proxy-Authorization` that stands for user and password of a URL, if it has them.
 ///
 /// # Errors
 ///
 /// An escape in them is malformed.
-pub fn basic_authorization(url: &Uri) -> Result<Option<String>, InvalidUser> {
+pub fn basic_authorization(url: &Uri) -> Result<Option<Zeroizing<String>>, InvalidUser> {
     let authority = url.authority().map_or("", Authority::as_str);
-    let Some((user, _)) = authority.rsplit_once('@') else {
-        return Ok(None);
-    };
-    let is_escape = |rest: &str| {
+    match authority.rsplit_once('@') {
+        None => Ok(None),
+        Some((user, _)) if has_whole_escapes(user) => Ok(Some(basic(&decoded_user(user)))),
+        Some(_) => Err(InvalidUser),
+    }
+}
+
+/// The value of `Authorization` for `USER:PASSWORD` (RFC 7617).
+pub fn basic(user_and_password: &[u8]) -> Zeroizing<String> {
+    let encoded = Zeroizing::new(BASE64.encode(user_and_password));
+    Zeroizing::new(["Basic ", &encoded].concat())
+}
+
+/// `USER:PASSWORD` of a URL, in which either may be empty.
+pub(crate) fn decoded_user(user: &str) -> Zeroizing<Vec<u8>> {
+    let (name, password) = user.split_once(':').unwrap_or((user, ""));
+    let bytes = percent_decode_str(name).chain(*b":");
+    Zeroizing::new(bytes.chain(percent_decode_str(password)).collect())
+}
+
+/// Whether two hexadecimal digits follow each percent sign.
+pub(crate) fn has_whole_escapes(text: &str) -> bool {
+    text.split('%').skip(1).all(|rest| {
         let digits = rest.as_bytes().get(..2);
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
-    if !user.split('%').skip(1).all(is_escape) {
-        return Err(InvalidUser);
-    }
-    let (name, password) = user.split_once(':').unwrap_or((user, ""));
-    let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
-    let pair = [decoded(name), b":".to_vec(), decoded(password)].concat();
-    Ok(Some(format!("Basic {}", BASE64.encode(pair))))
+    })
+}
+
+/// A port that can be connected to.
+pub(crate) fn port_number(text: &str) -> Option<u16> {
+    // A sign would be accepted as well.
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = is_number.then(|| text.parse().ok()).flatten();
+    number.filter(|number| *number > 0)
 }
 
 #[cfg(test)]
@@ -93,6 +113,7 @@ mod tests {
             ("host:65536", "65536", None),
             ("host:99999", "99999", None),
             ("host:0", "0", None),
+            ("host:+80", "+80", None),
         ] {
             assert_eq!(found(text), (shown.to_owned(), expected), "{text}");
         }
@@ -113,7 +134,10 @@ mod tests {
     #[test]
     fn user_and_password_are_decoded() {
         let basic = |url: &str| basic_authorization(&url.parse().unwrap());
-        let of = |pair: &[u8]| Ok(Some(format!("Basic {}", BASE64.encode(pair))));
+        let of = |pair: &[u8]| {
+            let value = format!("Basic {}", BASE64.encode(pair));
+            Ok(Some(Zeroizing::new(value)))
+        };
         assert_eq!(basic("http://us%65r:p%40:s@h/@"), of(b"user:p@:s"));
         assert_eq!(basic("http://%ff@h"), of(b"\xff:"));
         assert_eq!(basic("http://h/u:p@h"), Ok(None));

@@ -3,7 +3,6 @@
 pub(crate) mod http;
 pub(crate) mod paths;
 pub(crate) mod timing;
-pub(crate) mod url;
 
 use std::{
     fmt,
@@ -18,7 +17,6 @@ pub(crate) use self::{
     http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port},
     paths::Paths,
     timing::{Debounce, Retry, Timing},
-    url::HttpUrl,
 };
 use crate::signal::Signal;
 

@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use larder_actions::{
     StepEnvironment as _, StepOutcome,
     http::{RequestProgress, send},
     run_step,
 };
 use larder_files::regular_file::read_regular_text;
+use larder_net::url::basic;
 use larder_on_change::{Action, AttemptEnd, Command, Debounce, Hook, PodChange, Retry, Timing};
 use parking_lot::Mutex;
 use rustix::fs::{Access, access};
@@ -245,12 +245,16 @@ pub(crate) fn authorization(
     };
     let bytes =
         bytes.ok_or("user or password has characters that REQ_BASIC_AUTH_ENCODING has not")?;
-    let value = format!("Basic {}", STANDARD.encode(bytes));
-    Ok(Some(("authorization".to_owned(), value)))
+    Ok(Some((
+        "authorization".to_owned(),
+        basic(&bytes).as_str().to_owned(),
+    )))
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+
     use super::*;
 
     fn retries(total: u32, connect: u32, read: u32) -> Retries {

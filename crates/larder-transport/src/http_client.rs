@@ -78,7 +78,7 @@ impl HttpClient {
         let stream = if let (None, Some(proxy)) = (&server.tls_name, &server.proxy) {
             target = format!("http://{authority}{path}").parse()?;
             if let Some(authorization) = &proxy.authorization {
-                let mut value = HeaderValue::try_from(authorization)?;
+                let mut value = HeaderValue::try_from(authorization.as_str())?;
                 value.set_sensitive(true);
                 head.headers.insert(header::PROXY_AUTHORIZATION, value);
             }

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use http::Uri;
 use larder_net::url::{basic_authorization, port, without_credentials};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use zeroize::Zeroizing;
 
 use crate::{error::ConnectError, setup_error::SetupError};
 
@@ -28,7 +29,7 @@ pub(super) struct Proxy {
     pub(super) host: String,
     pub(super) port: u16,
     /// Value of `Proxy-Authorization`.
-    pub(super) authorization: Option<String>,
+    pub(super) authorization: Option<Zeroizing<String>>,
 }
 
 impl Proxy {
@@ -109,7 +110,7 @@ impl Proxy {
         };
         let authorization = self.authorization.as_ref();
         let authorization = authorization.map_or(String::new(), |value| {
-            format!("Proxy-Authorization: {value}\r\n")
+            format!("Proxy-Authorization: {}\r\n", value.as_str())
         });
         let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n");
         stream.write_all(request.as_bytes()).await.map_err(failed)?;
@@ -273,8 +274,8 @@ mod tests {
     fn credentials_of_a_proxy_are_sent_and_never_shown() {
         let url: Uri = "http://us%65r:p%40ss@proxy:3128".parse().unwrap();
         let proxy = Proxy::new(&url).unwrap();
-        let expected = Some("Basic dXNlcjpwQHNz");
-        assert_eq!(proxy.authorization.as_deref(), expected);
+        let sent = proxy.authorization.as_ref().map(|value| value.as_str());
+        assert_eq!(sent, Some("Basic dXNlcjpwQHNz"));
         for url in ["socks5://u:secret@proxy:1080", "https://u:secret@proxy"] {
             let error = Proxy::new(&url.parse().unwrap()).err().unwrap().to_string();
             let scheme = url.split(':').next().unwrap();

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use larder_net::http_url::HttpUrl;
 use smol_str::SmolStr;
-
-use super::url::HttpUrl;
 
 /// An HTTP request.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use http::{HeaderName, HeaderValue, Uri};
+use larder_net::http_url::HttpUrl;
 use larder_objects::yaml::ShortOr;
 use rustls_pki_types::ServerName;
 
@@ -12,7 +13,7 @@ use super::{
     place::Place,
     written::{AuthFields, HttpField, HttpFields, Method, NumberOrText, Scheme, TlsFields},
 };
-use crate::hook::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, Port};
+use crate::hook::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 
 /// Checks the action.
 pub(super) fn http(field: HttpField, place: &Place<'_>) -> Result<HttpCall, HookError> {

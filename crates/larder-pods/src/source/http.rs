@@ -389,7 +389,7 @@ fn header_map(
     }
     let basic = basic_authorization(url).map_err(|_| HttpSourceError::Url)?;
     if let (Some(basic), header::Entry::Vacant(entry)) = (basic, map.entry(header::AUTHORIZATION)) {
-        let mut value = HeaderValue::try_from(basic).map_err(|_| HttpSourceError::Url)?;
+        let mut value = HeaderValue::try_from(basic.as_str()).map_err(|_| HttpSourceError::Url)?;
         value.set_sensitive(true);
         entry.insert(value);
     }

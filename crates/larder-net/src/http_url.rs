@@ -1,21 +1,22 @@
-//! URLs of HTTP requests, checked when the hook is read, so that no request fails due to its URL.
+//! URLs of requests that a user writes, checked when they are read, so that no request fails due to its URL.
 
 use std::{fmt, net::Ipv6Addr};
 
 use http::Uri;
 use zeroize::Zeroizing;
 
+use crate::url::{basic, decoded_user, has_whole_escapes, port_number};
+
 /// Longest name of a host (RFC 1035).
 const MAX_HOST: usize = 253;
 
-/// A URL with `http` or `https`, a host, and no fragment. Shown without user and query, which may be credentials
-/// (rule S6).
+/// A URL with `http` or `https`, a host, and no fragment. Shown without user and query, which may be credentials.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HttpUrl {
     text: String,
 }
 
-// Why a text is not a URL that a hook may have. None shows the text: it may hold credentials.
+// Why a text is not such a URL. None shows the text: it may hold credentials.
 /// Another scheme, or none.
 const SCHEME: &str = "expected a URL that begins with http:// or https://";
 /// A character that no request may have, or too many of them.
@@ -99,10 +100,9 @@ impl HttpUrl {
         path(&self.parts())
     }
 
-    /// `USER:PASSWORD` before the host, decoded.
-    pub fn user(&self) -> Option<Zeroizing<Vec<u8>>> {
-        let decoded = |user| percent_encoding::percent_decode_str(user).collect::<Vec<u8>>();
-        self.parts().user.map(|user| Zeroizing::new(decoded(user)))
+    /// The value of `Authorization` that stands for user and password before the host.
+    pub fn basic_authorization(&self) -> Option<Zeroizing<String>> {
+        self.parts().user.map(|user| basic(&decoded_user(user)))
     }
 }
 
@@ -124,11 +124,7 @@ fn parts(text: &str) -> Result<Parts<'_>, &'static str> {
     if after.contains('#') {
         return Err(FRAGMENT);
     }
-    let is_encoded = |rest: &str| {
-        let digits = rest.as_bytes().get(..2);
-        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
-    if !after.split('%').skip(1).all(is_encoded) {
+    if !has_whole_escapes(after) {
         return Err(PERCENT);
     }
     let (authority, rest) = after.split_at(after.find(['/', '?']).unwrap_or(after.len()));
@@ -151,7 +147,7 @@ fn parts(text: &str) -> Result<Parts<'_>, &'static str> {
     let port = match port.strip_prefix(':') {
         None if port.is_empty() => None,
         None => return Err(HOST),
-        Some(digits) => Some(number(digits).ok_or(PORT)?),
+        Some(digits) => Some(port_number(digits).ok_or(PORT)?),
     };
     Ok(Parts {
         is_tls,
@@ -169,13 +165,6 @@ fn is_host(host: &str) -> bool {
     }
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     !host.is_empty() && host.len() <= MAX_HOST && host.bytes().all(is_allowed)
-}
-
-fn number(digits: &str) -> Option<u16> {
-    // A sign would be accepted as well.
-    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let number = is_number.then(|| digits.parse().ok()).flatten();
-    number.filter(|number| *number > 0)
 }
 
 impl fmt::Display for HttpUrl {
@@ -209,7 +198,7 @@ mod tests {
             (plain.authority().as_str(), plain.path().as_str()),
             ("reload.example", "/")
         );
-        assert_eq!(plain.user(), None);
+        assert_eq!(plain.basic_authorization(), None);
         let full = url("https://a%40b:c%2f@[2001:db8::1]:8443/x?y=@z");
         assert_eq!(
             (full.host(), full.port(), full.is_tls()),
@@ -217,7 +206,9 @@ mod tests {
         );
         assert_eq!(full.authority(), "[2001:db8::1]:8443");
         assert_eq!(full.path(), "/x?y=@z");
-        assert_eq!(full.user().unwrap().as_slice(), b"a@b:c/");
+        assert_eq!(*full.basic_authorization().unwrap(), *basic(b"a@b:c/"));
+        let without_password = url("http://token@h").basic_authorization();
+        assert_eq!(*without_password.unwrap(), *basic(b"token:"));
         assert_eq!(full.to_string(), "https://[2001:db8::1]:8443/x");
         assert_eq!(url("http://h?q").path(), "/?q");
         assert_eq!(url("https://h").port(), 443);
