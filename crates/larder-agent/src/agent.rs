@@ -4,6 +4,7 @@
 //! ends them all.
 
 mod build;
+mod events;
 mod handle;
 mod node_pods;
 mod root_place;
@@ -18,7 +19,6 @@ use larder_inputs::{
     certificates::{self, SourceId},
     cluster_state::ClusterState,
 };
-use larder_objects::Kind;
 use larder_pods::deleter::PodDeleter;
 use larder_pods::{
     PodLoop, PodManager, PodMerge, PodMetrics, PodUid,
@@ -35,6 +35,7 @@ use tracing::warn;
 
 use self::{
     build::Given,
+    events::{AgentEvent, AgentEvents},
     node_pods::NodePods,
     root_place::follow_root,
     start::{finish_checkpoint, start_checkpoint, warn_of_exposed_secrets},
@@ -92,7 +93,7 @@ impl Agent {
         let shutdown = shutdown.child_token();
         warn_of_exposed_secrets(&self.handle.node.host);
         let earlier = self.tidy().await;
-        let (reports, mut inbox) = mpsc::channel(REPORTS);
+        let (reports, inbox) = mpsc::channel(REPORTS);
         let mut tasks = Tasks::default();
         let wants_trust_bundles = watch::Sender::new(false);
         let wanted = wants_trust_bundles.subscribe();
@@ -103,23 +104,19 @@ impl Agent {
 
         let handle = self.handle.clone();
         let inputs = Arc::clone(&handle.node.inputs);
-        let mut config_maps = inputs.config_maps.subscribe();
-        let mut secrets = inputs.secrets.subscribe();
-        let mut cluster = inputs.cluster.clone();
-        let mut jumps = inputs.clock.jumps();
+        let on_change = handle.node.on_change.clone();
         tasks.spawn("disk turns", handle.node.disk.clone().lend_turns());
         let root = follow_root(self.given.root.looking(), Arc::clone(&handle.node));
         tasks.spawn_until_failure("root directory", root);
         tasks.spawn("clock", inputs.clock.clone().follow_machine());
-        let on_change = handle.node.on_change.clone();
-        tasks.spawn("hooks", on_change.run(shutdown.clone()));
+        tasks.spawn("hooks", on_change.clone().run(shutdown.clone()));
         if let Some(events) = handle.node.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
         let late_pods = self.follow_manifests(&mut tasks);
         tasks.spawn("pod certificates", self.issuer.run());
         let (contact, changed) = (watch::Sender::default(), watch::Sender::default());
-        let mut checkpoint = start_checkpoint(
+        let checkpoint = start_checkpoint(
             self.checkpoint,
             &self.given,
             &self.handle,
@@ -127,6 +124,8 @@ impl Agent {
             &mut tasks,
             &shutdown,
         );
+        let cluster = inputs.cluster.clone();
+        let hidden = Arc::clone(&cluster.borrow().hidden);
         let mut node = NodePods {
             pods,
             reconciler: handle.reconciler(wants_trust_bundles, self.given.rng, shutdown.clone()),
@@ -138,55 +137,48 @@ impl Agent {
             handle: self.handle,
             scan_due: true,
             has_node: false,
-            hidden: Arc::clone(&cluster.borrow().hidden),
+            hidden,
             cluster_state: self.cluster_state,
             contact,
             changed,
         };
         node.publish();
-        // Volumes of an earlier agent are looked for as soon as all sources have reported.
-        let mut scan = OptionFuture::default();
+        let mut events = AgentEvents {
+            shutdown,
+            tasks,
+            reports: inbox,
+            config_maps: inputs.config_maps.subscribe(),
+            secrets: inputs.secrets.subscribe(),
+            cluster,
+            certificates: self.certificates,
+            clock_jumps: inputs.clock.jumps(),
+            on_change,
+            checkpoint,
+            scan: OptionFuture::default(),
+        };
         let result = loop {
-            // Every arm is cancel-safe. Shutdown comes first: tasks may end because of it. The change streams of the
-            // managers end only if a manager's own task has ended.
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => break Ok(()),
-                error = tasks.failure() => break Err(error),
-                error = node.deleter.failure() => {
-                    break Err(TaskError::new("pod deletion", &Err::<(), _>(error)));
-                }
-                Some(report) = inbox.recv() => node.report(report),
-                change = config_maps.next() => match change {
-                    Some(change) => node.object_changed(Kind::ConfigMap, &change.key),
-                    None => break Err(TaskError::new("ConfigMap manager", &Ok(()))),
-                },
-                change = secrets.next() => match change {
-                    Some(change) => node.object_changed(Kind::Secret, &change.key),
-                    None => break Err(TaskError::new("Secret manager", &Ok(()))),
-                },
-                Ok(()) = cluster.changed() => node.cluster_changed(),
-                Some(source) = self.certificates.recv() => node.reconciler.certificate_changed(source),
-                Ok(()) = jumps.changed() => node.reconciler.clock_jumped(),
-                () = handle.node.on_change.reloaded() => node.reconciler.hooks_changed(),
-                Some(stale) = checkpoint.recv() => node.serve_stale(stale),
-                Some(found) = &mut scan => {
-                    scan = OptionFuture::default();
-                    node.sweep(found);
-                }
-                ended = node.reconciler.worker_ended() => match ended {
-                    Ok(uid) => node.volumes_gone(&uid),
-                    Err(error) => break Err(error),
-                },
+            match events.next(&mut node).await {
+                AgentEvent::ShutDown => break Ok(()),
+                AgentEvent::Failed(error) => break Err(error),
+                AgentEvent::Report(report) => node.report(report),
+                AgentEvent::Object(kind, key) => node.object_changed(kind, &key),
+                AgentEvent::Cluster => node.cluster_changed(),
+                AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
+                AgentEvent::ClockJump => node.reconciler.clock_jumped(),
+                AgentEvent::HooksReloaded => node.reconciler.hooks_changed(),
+                AgentEvent::Stale(stale) => node.serve_stale(*stale),
+                AgentEvent::Scanned(found) => node.sweep(found),
+                AgentEvent::VolumesGone(uid) => node.volumes_gone(&uid),
             }
+            // Volumes of an earlier agent are looked for as soon as all sources have reported.
             if node.may_scan() {
                 let found = left_behind(handle.node.host.clone(), late_pods.clone());
-                scan = Some(found.boxed()).into();
+                events.scan = Some(found.boxed()).into();
             }
         };
-        shutdown.cancel();
-        finish_checkpoint(checkpoint).await;
-        end(node.reconciler, &handle.node.on_change, tasks, result).await
+        events.shutdown.cancel();
+        finish_checkpoint(events.checkpoint).await;
+        end(node.reconciler, &events.on_change, events.tasks, result).await
     }
 }
 

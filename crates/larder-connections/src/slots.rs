@@ -74,6 +74,20 @@ impl ConnectionSlots {
     }
 }
 
+/// What wakes the server of a connection.
+enum ConnectionEvent {
+    /// Either side has closed it.
+    Ended(Result<(), BoxError>),
+    /// It may end once requests in flight are finished.
+    Leave,
+    /// It ends at once: its slot is another's, or its server does.
+    Cut,
+    TimeIsUp,
+    /// Whether the client takes what it is sent is looked at now and then, as bodies change with every frame.
+    LookDue,
+    StateChanged,
+}
+
 /// The right of one connection to be open. Dropping it frees the slot.
 #[derive(Debug)]
 #[must_use = "dropping a slot frees it while its connection is open"]
@@ -132,23 +146,7 @@ impl ConnectionSlot {
         if self.activity.state.borrow().idle.is_none() {
             self.restart();
         }
-        let limits = &self.activity.slots.limits;
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        if !limits.http2 {
-            builder = builder.http1_only();
-        }
-        let head_bytes = usize::try_from(limits.max_head_bytes).unwrap_or(usize::MAX);
-        // The timeouts of this module also cover HTTP/2 and the time before the protocol is known.
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(None)
-            .max_buf_size(head_bytes.max(8192));
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
-            .max_header_list_size(limits.max_head_bytes);
+        let builder = builder(&self.activity.slots.limits);
         let stream = TimedWrites::new(stream);
         let service = Counted {
             service,
@@ -168,32 +166,41 @@ impl ConnectionSlot {
             if let Some(limit) = limit.filter(|limit| *limit != deadline.deadline()) {
                 deadline.as_mut().reset(limit);
             }
-            tokio::select! {
+            let event = tokio::select! {
                 biased;
-                ended = connection.as_mut() => {
+                ended = connection.as_mut() => ConnectionEvent::Ended(ended),
+                () = leave.as_mut(), if !leaving => ConnectionEvent::Leave,
+                () = cut.as_mut() => ConnectionEvent::Cut,
+                () = self.activity.replaced.cancelled() => ConnectionEvent::Cut,
+                () = deadline.as_mut(), if timed => ConnectionEvent::TimeIsUp,
+                () = stalled.as_mut() => ConnectionEvent::LookDue,
+                _ = state.changed() => ConnectionEvent::StateChanged,
+            };
+            match event {
+                ConnectionEvent::Ended(ended) => {
                     if let Err(error) = ended {
                         tracing::debug!(%error, "connection ended");
                     }
                     return;
                 }
-                () = leave.as_mut(), if !leaving => {
+                ConnectionEvent::Leave => {
                     leaving = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                () = cut.as_mut() => return,
-                () = self.activity.replaced.cancelled() => return,
-                () = deadline.as_mut(), if timed => break,
-                () = stalled.as_mut() => {
-                    // Looked at now and then, as bodies change with every frame.
+                ConnectionEvent::Cut => return,
+                ConnectionEvent::TimeIsUp => break,
+                ConnectionEvent::LookDue => {
                     let now = Instant::now();
                     let since = self.activity.oldest_stalled().unwrap_or(now);
                     if since + WRITE_TIMEOUT <= now {
-                        tracing::debug!("client does not take its response, closing the connection");
+                        tracing::debug!(
+                            "client does not take its response, closing the connection"
+                        );
                         return;
                     }
                     stalled.as_mut().reset(since + WRITE_TIMEOUT);
                 }
-                _ = state.changed() => {}
+                ConnectionEvent::StateChanged => {}
             }
         }
         tracing::debug!("connection took too long, closing it");
@@ -213,6 +220,26 @@ impl ConnectionSlot {
             _ => state.since + limits.response_timeout?,
         })
     }
+}
+
+/// Of HTTP, without timeouts: those of this module also cover HTTP/2 and the time before the protocol is known.
+fn builder(limits: &ConnectionLimits) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    if !limits.http2 {
+        builder = builder.http1_only();
+    }
+    let head_bytes = usize::try_from(limits.max_head_bytes).unwrap_or(usize::MAX);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_buf_size(head_bytes.max(8192));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
+        .max_header_list_size(limits.max_head_bytes);
+    builder
 }
 
 impl Drop for ConnectionSlot {

@@ -120,6 +120,28 @@ impl Poll {
     }
 }
 
+/// What wakes a sidecar.
+enum SidecarEvent {
+    ShutDown,
+    /// A round has begun or ended.
+    Round,
+    /// Hooks are to be shown what has changed.
+    ObserveDue,
+    /// A fetch has ended, or readiness waits for fetches no longer.
+    Fetched,
+    /// What could not be written is tried again.
+    RetryDue,
+    /// What is in place is to be compared with the disk.
+    LookDue,
+    /// Not everything was written once in time.
+    TimeIsUp,
+    /// The object is to be read again.
+    Stale(ObjectRef),
+    ReadAgain(ObjectRef, Result<(), RequestError>),
+    /// About the selection of this number.
+    Report(u64, Report<Watched>),
+}
+
 /// A sidecar that runs.
 pub(crate) struct Running {
     pub(crate) intake: SharedIntake,
@@ -206,67 +228,95 @@ impl Running {
 
     /// Runs until `shutdown`, or until everything is written once.
     pub(crate) async fn until(&mut self, shutdown: &CancellationToken) -> Result<(), RunError> {
-        let deadline = self
-            .course
-            .once
-            .map(|once| Instant::now() + once.min(MAX_TIME));
+        let once = self.course.once.map(|once| once.min(MAX_TIME));
+        let deadline = once.map(|once| Instant::now() + once);
         loop {
             let settled = self.settle();
             // After the only sync comes one round. Its failure is only logged, unless the login was refused (rule N5).
-            let observe_at = match self.progress {
-                Progress::FirstSync { .. } => None,
-                Progress::Following { observe_at } => observe_at,
-            };
-            if self.course.once.is_some() && self.is_synced() && self.hooks.is_at_rest() {
+            if once.is_some() && self.is_synced() && self.hooks.is_at_rest() {
                 let own = self.course.own_round.as_ref();
                 let refusal = own.and_then(|own| own.round.refusal.lock().take());
                 return refusal.map_or(Ok(()), |reason| Err(RunError::LoginRefused(reason)));
             }
-            let is_hopeless = deadline.filter(|_| !self.is_synced());
-            if let Some(reason) = is_hopeless.and_then(|at| self.urls.missing(Some(at))) {
+            let deadline = deadline.filter(|_| !self.is_synced());
+            if let Some(reason) = deadline.and_then(|at| self.urls.missing(Some(at))) {
                 return Err(RunError::NotFetched(reason));
             }
-            let stale = self.intake.lock().next_stale();
-            let stale = stale.filter(|_| self.reread.is_none());
-            let due = stale.as_ref().map(|(due, _)| *due);
-            // Every arm is cancel-safe: what is under way is kept in its part. Objects come last, since a server that never
-            // pauses must not hold up the rest.
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => {
+            match self.next(shutdown, deadline, settled.retries).await {
+                SidecarEvent::ShutDown => {
                     info!("ending, files stay");
                     self.end().await;
                     return Ok(());
                 }
-                _ = self.hooks.next() => self.record(),
-                Some(()) = at(observe_at) => self.observe(),
-                () = self.urls.next(&self.intake) => {}
-                () = sleep(RETRY), if settled.retries => {}
-                () = sleep_until(self.look_at) => {
+                SidecarEvent::Round => self.record(),
+                SidecarEvent::ObserveDue => self.observe(),
+                SidecarEvent::Fetched | SidecarEvent::RetryDue => {}
+                SidecarEvent::LookDue => {
                     self.look_at = Instant::now() + LOOK;
                     self.health.comes_to("look at the files");
                     self.intake.lock().sink.look();
                 }
-                Some(()) = at(deadline), if !self.is_synced() => {
+                SidecarEvent::TimeIsUp => {
                     let reason = self.health.missing().or(settled.unwritten);
                     let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
                     return Err(RunError::Incomplete(reason));
                 }
-                // Listed by its name (rule D5).
-                Some(()) = at(due) => self.reread = stale.map(|(_, object)| {
-                    let watched = self.watched(&Selection::of(&object), None);
-                    let api = self.api.clone();
-                    async move { (object, api.list(&watched, None).await.map(drop)) }.boxed()
-                }),
-                Some((object, read)) = OptionFuture::from(self.reread.as_mut()) => {
+                SidecarEvent::Stale(object) => self.read_again(object),
+                SidecarEvent::ReadAgain(object, read) => {
                     self.reread = None;
                     self.was_read(&object, read);
                 }
-                (TargetId::Collection(target), report) = self.engine.next() => {
-                    self.reported(target, report)?;
-                }
+                SidecarEvent::Report(target, report) => self.reported(target, report)?,
             }
         }
+    }
+
+    /// The next event. Objects come last, since a server that never pauses must not hold up the rest.
+    ///
+    /// # Cancel safety
+    ///
+    /// Every arm is cancel-safe: what is under way is kept in its part.
+    async fn next(
+        &mut self,
+        shutdown: &CancellationToken,
+        deadline: Option<Instant>,
+        retries: bool,
+    ) -> SidecarEvent {
+        let observe_at = match self.progress {
+            Progress::FirstSync { .. } => None,
+            Progress::Following { observe_at } => observe_at,
+        };
+        let stale = self.intake.lock().next_stale();
+        let stale = stale.filter(|_| self.reread.is_none());
+        let stale = stale.map(|(due, object)| async move {
+            sleep_until(due).await;
+            object
+        });
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => SidecarEvent::ShutDown,
+            _ = self.hooks.next() => SidecarEvent::Round,
+            Some(()) = at(observe_at) => SidecarEvent::ObserveDue,
+            () = self.urls.next(&self.intake) => SidecarEvent::Fetched,
+            () = sleep(RETRY), if retries => SidecarEvent::RetryDue,
+            () = sleep_until(self.look_at) => SidecarEvent::LookDue,
+            Some(()) = at(deadline) => SidecarEvent::TimeIsUp,
+            Some(object) = OptionFuture::from(stale) => SidecarEvent::Stale(object),
+            Some((object, read)) = OptionFuture::from(self.reread.as_mut()) => {
+                SidecarEvent::ReadAgain(object, read)
+            }
+            (TargetId::Collection(target), report) = self.engine.next() => {
+                SidecarEvent::Report(target, report)
+            }
+        }
+    }
+
+    /// Lists a stale object by its name (rule D5).
+    fn read_again(&mut self, object: ObjectRef) {
+        let watched = self.watched(&Selection::of(&object), None);
+        let api = self.api.clone();
+        let reading = async move { (object, api.list(&watched, None).await.map(drop)) };
+        self.reread = Some(reading.boxed());
     }
 
     /// Whether the first sync is complete and written.

@@ -16,7 +16,7 @@ mod touching;
 
 use std::{collections::BTreeSet, mem, path::Path, sync::Arc, time::Duration};
 
-use self::touching::Touching;
+use self::touching::{TouchStep, Touching};
 use super::{
     look::{CompareJob, PartComparison},
     metrics::{PodCounts, PodGauges},
@@ -93,6 +93,21 @@ impl WorkerFactory for Beside {
     }
 }
 
+/// What wakes the worker.
+enum WorkerEvent {
+    ShutDown,
+    /// The inbox has a desired state, or inputs that have changed.
+    Changes,
+    /// An input was read.
+    Fetched(Need),
+    NodeChanged,
+    TouchStepped(TouchStep),
+    /// The kubelet has swapped the volume of this part.
+    Swapped(usize, SwapSignal),
+    /// A repair, a retry or a touch is due.
+    Due,
+}
+
 /// The worker of one pod.
 struct BesideWorker {
     beside: Arc<Beside>,
@@ -155,21 +170,16 @@ impl BesideWorker {
 
     /// Works until the pod has ended, or until the shutdown.
     async fn run(mut self) -> Result<(), Abandoned> {
-        let shutdown = self.work.shutdown.clone();
         loop {
-            let wake = self.next_wake();
             let (mut arrived, mut permit) = (None, None);
-            // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan. The
-            // sender of the node lives as long as the agent.
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return Ok(()),
-                () = self.work.inbox.woken() => self.take_changes(),
-                Some(need) = self.work.gathering.next() => arrived = Some(need),
-                Ok(()) = self.node.changed() => self.node_changed(),
-                step = self.touching.next() => permit = self.touch_stepped(step),
-                (key, signal) = self.swaps.next() => self.swap_noticed(key, signal),
-                () = sleep_until(wake) => {}
+            match self.next_event().await {
+                WorkerEvent::ShutDown => return Ok(()),
+                WorkerEvent::Changes => self.take_changes(),
+                WorkerEvent::Fetched(need) => arrived = Some(need),
+                WorkerEvent::NodeChanged => self.node_changed(),
+                WorkerEvent::TouchStepped(step) => permit = self.touch_stepped(step),
+                WorkerEvent::Swapped(key, signal) => self.swap_noticed(key, signal),
+                WorkerEvent::Due => {}
             }
             // One look for all volumes that were swapped meanwhile.
             while let Some((key, signal)) = self.swaps.pending() {
@@ -213,6 +223,25 @@ impl BesideWorker {
             }
             self.follow_swaps(&plan).await?;
             self.publish(&plan);
+        }
+    }
+
+    /// The next event. The inbox comes before fetched inputs, which may belong to an older plan.
+    ///
+    /// # Cancel safety
+    ///
+    /// Every arm is cancel-safe. The sender of the node lives as long as the agent.
+    async fn next_event(&mut self) -> WorkerEvent {
+        let wake = self.next_wake();
+        tokio::select! {
+            biased;
+            () = self.work.shutdown.cancelled() => WorkerEvent::ShutDown,
+            () = self.work.inbox.woken() => WorkerEvent::Changes,
+            Some(need) = self.work.gathering.next() => WorkerEvent::Fetched(need),
+            Ok(()) = self.node.changed() => WorkerEvent::NodeChanged,
+            step = self.touching.next() => WorkerEvent::TouchStepped(step),
+            (key, signal) = self.swaps.next() => WorkerEvent::Swapped(key, signal),
+            () = sleep_until(wake) => WorkerEvent::Due,
         }
     }
 

@@ -19,6 +19,13 @@ pub(super) enum Touching {
     Sent(BoxFuture<'static, (Permit, TouchAnswer)>),
 }
 
+/// A step of a touch.
+pub(super) enum TouchStep {
+    /// It may be sent.
+    Granted(Permit),
+    Answered(Permit, TouchAnswer),
+}
+
 impl Touching {
     /// Sends `request` now: the worker follows swaps before it next waits for anything, which takes a thread.
     fn start(mut request: BoxFuture<'static, (Permit, TouchAnswer)>) -> Self {
@@ -29,13 +36,13 @@ impl Touching {
     }
 
     /// Waits for the permit to touch, then for the answer to the touch. Cancel-safe.
-    pub(super) async fn next(&mut self) -> (Permit, Option<TouchAnswer>) {
+    pub(super) async fn next(&mut self) -> TouchStep {
         match self {
             Self::Idle => future::pending().await,
-            Self::Queued(queued) => (queued.granted().await, None),
+            Self::Queued(queued) => TouchStep::Granted(queued.granted().await),
             Self::Sent(answer) => {
                 let (permit, answer) = answer.await;
-                (permit, Some(answer))
+                TouchStep::Answered(permit, answer)
             }
         }
     }
@@ -81,13 +88,11 @@ impl BesideWorker {
     }
 
     /// Takes in a step of a touch; returns the permit to send it.
-    pub(super) fn touch_stepped(
-        &mut self,
-        (mut permit, answer): (Permit, Option<TouchAnswer>),
-    ) -> Option<Permit> {
+    pub(super) fn touch_stepped(&mut self, step: TouchStep) -> Option<Permit> {
         self.touching = Touching::Idle;
-        let Some(answer) = answer else {
-            return Some(permit);
+        let (mut permit, answer) = match step {
+            TouchStep::Granted(permit) => return Some(permit),
+            TouchStep::Answered(permit, answer) => (permit, answer),
         };
         let pod = &self.work.entry.name;
         self.beside.metrics.touched(answer.label());
