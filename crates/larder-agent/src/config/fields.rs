@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::{
     CheckpointConfig, Config,
     written::{
-        AgentConfiguration, BesideFields, CheckpointFields, HookEntry, MaxAges, Mode, OneOrMany,
-        ReferencesWord, Requests, Text,
+        AgentConfiguration, BesideFields, CheckpointFields, HookEntry, MaxAgeFields, Mode,
+        OneOrMany, ReferencesWord, Requests, Text,
     },
 };
 use crate::beside::BesideConfig;
@@ -113,7 +113,7 @@ fn checkpoint(config: &CheckpointConfig) -> CheckpointFields {
     CheckpointFields {
         key: Some(OneOrMany::Many(keys.collect())),
         after: Some(Text(config.after)),
-        max_age: Some(MaxAges {
+        max_age: Some(MaxAgeFields {
             secrets: age(config.max_age_secrets),
             config_maps: age(config.max_age_config_maps),
         }),

@@ -113,7 +113,7 @@ pub(super) struct ReferencesWord(#[serde(with = "ReferencesNames")] pub(super) A
 pub(super) struct CheckpointFields {
     pub(super) key: Option<OneOrMany>,
     pub(super) after: Option<Text<Duration>>,
-    pub(super) max_age: Option<MaxAges>,
+    pub(super) max_age: Option<MaxAgeFields>,
 }
 
 /// A key, or a list of them.
@@ -129,7 +129,7 @@ pub(super) enum OneOrMany {
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct MaxAges {
+pub(super) struct MaxAgeFields {
     #[serde(rename = "Secret")]
     pub(super) secrets: Option<Text<Duration>>,
     #[serde(rename = "ConfigMap")]

@@ -18,23 +18,23 @@ use crate::{
 };
 
 /// Text for a word: a code, a file or a variable.
-type Entry = (&'static str, &'static str);
+type ManEntry = (&'static str, &'static str);
 
 /// What a page says besides its command's help.
 struct Facts {
     /// The subcommands that it holds for; the empty one is the command itself.
     commands: &'static [&'static str],
-    exit_status: &'static [Entry],
-    files: &'static [Entry],
+    exit_status: &'static [ManEntry],
+    files: &'static [ManEntry],
 }
 
-const EXIT_STATUS: &[Entry] = &[
+const EXIT_STATUS: &[ManEntry] = &[
     ("0", "Everything succeeded."),
     ("1", "Something requested failed, and the rest was done."),
     ("2", "Bad usage, or unreadable input: nothing was done."),
 ];
 
-const AGENT_FILES: &[Entry] = &[
+const AGENT_FILES: &[ManEntry] = &[
     (
         "/etc/larder/agent.yaml",
         "The configuration that the package installs.",
@@ -90,7 +90,7 @@ const FACTS: &[Facts] = &[
     },
 ];
 
-const ENVIRONMENT: &[Entry] = &[
+const ENVIRONMENT: &[ManEntry] = &[
     (
         "LARDER_LOG",
         "Filter of the log, such as debug or larder=trace.",
@@ -187,7 +187,7 @@ fn write(
     roff.to_writer(out)
 }
 
-fn list(roff: &mut Roff, heading: &str, entries: &[Entry]) {
+fn list(roff: &mut Roff, heading: &str, entries: &[ManEntry]) {
     if entries.is_empty() {
         return;
     }

@@ -12,7 +12,7 @@ use super::{
     AllowedActions, HookOrigin,
     error::HookError,
     long,
-    place::{ParseContext, Place},
+    place::{FieldPlace, ParseContext},
     written::HookFields,
 };
 use crate::hook::{Definition, Hook, Paths};
@@ -83,7 +83,7 @@ impl HookList {
             outline: None,
             before: 0,
         };
-        let place = Place {
+        let place = FieldPlace {
             path: FieldPath::root().index(position),
             context,
         };
@@ -116,7 +116,7 @@ impl HookList {
 }
 
 /// Takes the selector of pods out of the hook at `place`.
-fn selector(entry: &mut HookFields, place: &Place<'_>) -> Result<PodSelector, HookError> {
+fn selector(entry: &mut HookFields, place: &FieldPlace<'_>) -> Result<PodSelector, HookError> {
     match (entry.pods.take(), entry.selector.take()) {
         (Some(globs), None) => {
             let is_name = |glob: &String| glob.split('/').count() == 2;

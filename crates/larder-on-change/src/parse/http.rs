@@ -10,13 +10,13 @@ use rustls_pki_types::ServerName;
 use super::{
     MAX_BODY,
     error::HookError,
-    place::Place,
+    place::FieldPlace,
     written::{AuthFields, HttpField, HttpFields, Method, NumberOrText, Scheme, TlsFields},
 };
 use crate::hook::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 
 /// Checks the action.
-pub(super) fn http(field: HttpField, place: &Place<'_>) -> Result<HttpCall, HookError> {
+pub(super) fn http(field: HttpField, place: &FieldPlace<'_>) -> Result<HttpCall, HookError> {
     let fields = match field {
         ShortOr::Short(target) => return short_call(&target, place),
         ShortOr::Fields(fields) => fields,
@@ -48,7 +48,7 @@ pub(super) fn http(field: HttpField, place: &Place<'_>) -> Result<HttpCall, Hook
     Ok(call)
 }
 
-fn target(fields: &HttpFields, place: &Place<'_>) -> Result<HttpTarget, HookError> {
+fn target(fields: &HttpFields, place: &FieldPlace<'_>) -> Result<HttpTarget, HookError> {
     match (&fields.url, &fields.port) {
         (Some(url), None) if fields.path.is_none() && fields.scheme.is_none() => {
             url_target(url, &place.child("url"))
@@ -71,7 +71,7 @@ fn target(fields: &HttpFields, place: &Place<'_>) -> Result<HttpTarget, HookErro
 
 fn headers(
     written: BTreeMap<String, String>,
-    place: &Place<'_>,
+    place: &FieldPlace<'_>,
 ) -> Result<Vec<(String, String)>, HookError> {
     let headers = place.one_line_pairs(written)?;
     for (name, value) in &headers {
@@ -90,7 +90,7 @@ fn headers(
 }
 
 /// A request in the short form: `PORT/PATH`, or a URL.
-fn short_call(target: &str, place: &Place<'_>) -> Result<HttpCall, HookError> {
+fn short_call(target: &str, place: &FieldPlace<'_>) -> Result<HttpCall, HookError> {
     if target.starts_with("http://") || target.starts_with("https://") {
         return Ok(HttpCall::post(url_target(target, place)?));
     }
@@ -106,7 +106,7 @@ fn short_call(target: &str, place: &Place<'_>) -> Result<HttpCall, HookError> {
     }))
 }
 
-fn url_target(url: &str, place: &Place<'_>) -> Result<HttpTarget, HookError> {
+fn url_target(url: &str, place: &FieldPlace<'_>) -> Result<HttpTarget, HookError> {
     if place.is_annotation() {
         let problem = "a hook in an annotation may call only its own pod; use port and path";
         return Err(place.error(problem));
@@ -116,7 +116,7 @@ fn url_target(url: &str, place: &Place<'_>) -> Result<HttpTarget, HookError> {
         .map_err(|error| place.error(error))
 }
 
-fn port(written: &NumberOrText, place: &Place<'_>) -> Result<Port, HookError> {
+fn port(written: &NumberOrText, place: &FieldPlace<'_>) -> Result<Port, HookError> {
     let expected = || place.expected("a port: 1 to 65535, or the name of a container's port");
     let name = match written {
         NumberOrText::Text(name) => name,
@@ -145,7 +145,7 @@ fn port(written: &NumberOrText, place: &Place<'_>) -> Result<Port, HookError> {
     }
 }
 
-fn request_path(path: &str, place: &Place<'_>) -> Result<String, HookError> {
+fn request_path(path: &str, place: &FieldPlace<'_>) -> Result<String, HookError> {
     let uri: Result<Uri, _> = path.parse();
     let is_whole = |uri: Uri| {
         uri.path_and_query()
@@ -159,7 +159,7 @@ fn request_path(path: &str, place: &Place<'_>) -> Result<String, HookError> {
     }
 }
 
-fn statuses(written: &NumberOrText, place: &Place<'_>) -> Result<(u16, u16), HookError> {
+fn statuses(written: &NumberOrText, place: &FieldPlace<'_>) -> Result<(u16, u16), HookError> {
     let range = match written {
         NumberOrText::Number(code) => {
             let code = code.as_u64().and_then(|code| u16::try_from(code).ok());
@@ -177,7 +177,7 @@ fn statuses(written: &NumberOrText, place: &Place<'_>) -> Result<(u16, u16), Hoo
     range.ok_or_else(|| place.expected("a status such as 204 or 2xx"))
 }
 
-fn auth(fields: AuthFields, place: &Place<'_>) -> Result<HttpAuth, HookError> {
+fn auth(fields: AuthFields, place: &FieldPlace<'_>) -> Result<HttpAuth, HookError> {
     place.child("volume").check_volume(&fields.volume)?;
     let volume = fields.volume;
     match (fields.username, fields.password, fields.bearer) {
@@ -191,7 +191,7 @@ fn auth(fields: AuthFields, place: &Place<'_>) -> Result<HttpAuth, HookError> {
     }
 }
 
-fn verification(fields: TlsFields, place: &Place<'_>) -> Result<HttpTls, HookError> {
+fn verification(fields: TlsFields, place: &FieldPlace<'_>) -> Result<HttpTls, HookError> {
     if let Some(name) = &fields.server_name
         && ServerName::try_from(name.as_str()).is_err()
     {

@@ -9,7 +9,7 @@ use super::{
     HookOrigin, default_timing,
     error::{COMMAND_OF_POD, HookError, NO_ACTION, two_actions},
     http::http,
-    place::{ParseContext, Place, check_container},
+    place::{FieldPlace, ParseContext, check_container},
     timing::timing,
     written::{
         ExecField, ExecFields, HookFields, NumberOrText, OnFailureWord, Pause, RestartField,
@@ -51,7 +51,7 @@ pub(super) fn hook(
     position: usize,
     context: ParseContext<'_>,
 ) -> Result<Hook, HookError> {
-    let place = Place {
+    let place = FieldPlace {
         path: FieldPath::root().index(position),
         context,
     };
@@ -90,7 +90,7 @@ pub(super) fn hook(
 }
 
 /// Checks what identifies the hook and the content that it selects.
-fn check_selected_content(hook: &HookFields, place: &Place<'_>) -> Result<(), HookError> {
+fn check_selected_content(hook: &HookFields, place: &FieldPlace<'_>) -> Result<(), HookError> {
     for (name, is_given) in [
         ("pods", hook.pods.is_some()),
         ("selector", hook.selector.is_some()),
@@ -113,7 +113,7 @@ fn check_selected_content(hook: &HookFields, place: &Place<'_>) -> Result<(), Ho
 }
 
 /// A name is shown in every line about the hook, and is a variable of its commands.
-fn check_name(name: &str, place: &Place<'_>) -> Result<(), HookError> {
+fn check_name(name: &str, place: &FieldPlace<'_>) -> Result<(), HookError> {
     let is_usable = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
     if is_usable {
         Ok(())
@@ -122,7 +122,7 @@ fn check_name(name: &str, place: &Place<'_>) -> Result<(), HookError> {
     }
 }
 
-fn paths_of(patterns: Vec<String>, place: &Place<'_>) -> Result<Paths, HookError> {
+fn paths_of(patterns: Vec<String>, place: &FieldPlace<'_>) -> Result<Paths, HookError> {
     let length: usize = patterns.iter().map(String::len).sum();
     if place.is_annotation() && length > MAX_ANNOTATED_PATTERNS {
         return Err(place.expected("at most 1 KiB in an annotation"));
@@ -131,7 +131,7 @@ fn paths_of(patterns: Vec<String>, place: &Place<'_>) -> Result<Paths, HookError
 }
 
 /// The steps of the hook: its one action, or those of `steps`.
-fn steps_of(hook: &mut HookFields, place: &Place<'_>) -> Result<Vec<Action>, HookError> {
+fn steps_of(hook: &mut HookFields, place: &FieldPlace<'_>) -> Result<Vec<Action>, HookError> {
     let own = StepFields {
         signal: hook.signal.take(),
         http: hook.http.take(),
@@ -165,7 +165,7 @@ fn is_restart(step: &Action) -> bool {
 
 /// Checks the times of an annotated hook: it must not hold up those of other pods, nor keep the node busy (rule S8).
 fn check_annotated_times(
-    place: &Place<'_>,
+    place: &FieldPlace<'_>,
     steps: &[Action],
     timing: Timing,
 ) -> Result<(), HookError> {
@@ -223,7 +223,7 @@ impl StepFields {
 fn action(
     fields: StepFields,
     container: Option<&SmolStr>,
-    place: &Place<'_>,
+    place: &FieldPlace<'_>,
 ) -> Result<Option<Action>, HookError> {
     let mut words = fields.words();
     let Some(word) = words.next() else {
@@ -253,7 +253,7 @@ fn action(
 
 /// Checks that the hook's source may request the action, and that the action suits the pod.
 fn check_action(
-    place: &Place<'_>,
+    place: &FieldPlace<'_>,
     action: &Action,
     container: Option<&SmolStr>,
 ) -> Result<(), HookError> {
@@ -284,7 +284,7 @@ fn check_action(
     Ok(())
 }
 
-fn signal_name(name: &NumberOrText, place: &Place<'_>) -> Result<Signal, HookError> {
+fn signal_name(name: &NumberOrText, place: &FieldPlace<'_>) -> Result<Signal, HookError> {
     let signal = match name {
         NumberOrText::Number(_) => Err(NUMBER),
         NumberOrText::Text(name) => name.parse(),
@@ -292,7 +292,7 @@ fn signal_name(name: &NumberOrText, place: &Place<'_>) -> Result<Signal, HookErr
     signal.map_err(|error| place.error(error))
 }
 
-fn signal(field: SignalField, place: &Place<'_>) -> Result<SignalTarget, HookError> {
+fn signal(field: SignalField, place: &FieldPlace<'_>) -> Result<SignalTarget, HookError> {
     Ok(match field {
         ShortOr::Short(name) => SignalTarget {
             signal: signal_name(&name, place)?,
@@ -305,7 +305,7 @@ fn signal(field: SignalField, place: &Place<'_>) -> Result<SignalTarget, HookErr
     })
 }
 
-fn restart_of(field: Option<RestartField>, place: &Place<'_>) -> Result<Restart, HookError> {
+fn restart_of(field: Option<RestartField>, place: &FieldPlace<'_>) -> Result<Restart, HookError> {
     let Some(ShortOr::Fields(fields)) = field else {
         return Ok(Restart::default());
     };
@@ -323,7 +323,7 @@ fn restart_of(field: Option<RestartField>, place: &Place<'_>) -> Result<Restart,
     })
 }
 
-fn exec(field: ExecField, place: &Place<'_>) -> Result<Command, HookError> {
+fn exec(field: ExecField, place: &FieldPlace<'_>) -> Result<Command, HookError> {
     if place.is_annotation() {
         return Err(place.error(COMMAND_OF_POD));
     }
@@ -333,7 +333,7 @@ fn exec(field: ExecField, place: &Place<'_>) -> Result<Command, HookError> {
     }
 }
 
-fn exec_fields(fields: ExecFields, place: &Place<'_>) -> Result<Command, HookError> {
+fn exec_fields(fields: ExecFields, place: &FieldPlace<'_>) -> Result<Command, HookError> {
     // There a hook's command runs as the user of the main command.
     if fields.user.is_some() && place.context.origin == HookOrigin::CommandLine {
         let place = place.child("user");
@@ -358,7 +358,7 @@ fn exec_fields(fields: ExecFields, place: &Place<'_>) -> Result<Command, HookErr
     })
 }
 
-fn checked_words(words: Vec<String>, place: &Place<'_>) -> Result<Vec<String>, HookError> {
+fn checked_words(words: Vec<String>, place: &FieldPlace<'_>) -> Result<Vec<String>, HookError> {
     let usable = words.first().is_some_and(|program| !program.is_empty())
         && !words.iter().any(|word| word.contains('\0'));
     if usable {

@@ -22,12 +22,12 @@ pub(super) struct ParseContext<'a> {
 
 /// A field of a hook.
 #[derive(Clone)]
-pub(super) struct Place<'a> {
+pub(super) struct FieldPlace<'a> {
     pub(super) path: FieldPath,
     pub(super) context: ParseContext<'a>,
 }
 
-impl Place<'_> {
+impl FieldPlace<'_> {
     pub(super) fn is_annotation(&self) -> bool {
         matches!(self.context.origin, HookOrigin::Annotation(_))
     }

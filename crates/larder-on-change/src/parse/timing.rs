@@ -2,7 +2,7 @@
 
 use super::{
     error::{HookError, MIN_ABOVE_MAX},
-    place::Place,
+    place::FieldPlace,
     written::{DebounceFields, HookFields, Pause, RetryFields},
 };
 use crate::hook::{Debounce, Retry, Timing};
@@ -12,7 +12,7 @@ use larder_objects::yaml::ShortOr;
 pub(super) fn timing(
     hook: &HookFields,
     default: Timing,
-    place: &Place<'_>,
+    place: &FieldPlace<'_>,
 ) -> Result<Timing, HookError> {
     let debounce = hook.debounce.as_ref().map(|written| match written {
         ShortOr::Short(Pause(min)) => Ok(Debounce {
@@ -32,7 +32,7 @@ pub(super) fn timing(
     })
 }
 
-fn debounce(fields: &DebounceFields, place: &Place<'_>) -> Result<Debounce, HookError> {
+fn debounce(fields: &DebounceFields, place: &FieldPlace<'_>) -> Result<Debounce, HookError> {
     let Pause(min) = fields.min;
     let max = fields.max.map_or(min.saturating_mul(4), |Pause(max)| max);
     if min > max {
@@ -41,7 +41,7 @@ fn debounce(fields: &DebounceFields, place: &Place<'_>) -> Result<Debounce, Hook
     Ok(Debounce { min, max })
 }
 
-fn retry_pauses(fields: &RetryFields, place: &Place<'_>) -> Result<Retry, HookError> {
+fn retry_pauses(fields: &RetryFields, place: &FieldPlace<'_>) -> Result<Retry, HookError> {
     let default = Retry::default();
     let min = fields.min.map_or(default.min, |Pause(min)| min);
     let max = fields.max.map_or(default.max.max(min), |Pause(max)| max);
