@@ -14,7 +14,7 @@ const STABLE: &str = "v1";
 
 /// `apiVersion` as it stands in stored JSON.
 const STORED_FIELD: &[u8] = br#""apiVersion":"certificates.k8s.io/v1beta1""#;
-/// The same in a response in `v1`.
+/// `apiVersion` as it stands in a response in `v1`.
 const STABLE_FIELD: &[u8] = br#""apiVersion":"certificates.k8s.io/v1""#;
 /// `apiVersion` of an object, a list or a watch event ends before this many bytes.
 const HEAD_BYTES: usize = 128;

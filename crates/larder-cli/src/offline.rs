@@ -359,7 +359,8 @@ impl Offline {
         }
     }
 
-    /// The same; and says what objects are that the documents lack, or that have no data: a controller may fill them.
+    /// As [`Self::assume_written`]; also says what objects are that the documents lack, or that have no data: a
+    /// controller may fill them.
     pub(crate) fn take_outside(&mut self, outside: Outside<'_>) {
         self.assume_written();
         self.takes_outside = true;

@@ -37,7 +37,7 @@ impl Failure {
         }
     }
 
-    /// The same failure of `larder exec`.
+    /// This failure with the exit code of `larder exec`.
     pub(crate) fn of_exec(self) -> Self {
         Self {
             exit_code: ExitCode::from(EXEC_FAILED),
@@ -45,7 +45,7 @@ impl Failure {
         }
     }
 
-    /// The same for an error, with its causes.
+    /// Unreadable input, with the causes of the error: exit code 2.
     pub(crate) fn of_input(error: impl Error) -> Self {
         Self::unreadable(chain(&error))
     }

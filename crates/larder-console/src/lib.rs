@@ -161,7 +161,7 @@ pub fn report(text: impl fmt::Display) {
     let _ = write(Stream::Out, line.into_bytes());
 }
 
-/// The same with fields, where every line is JSON.
+/// Prints such a report with fields, where every line is JSON.
 pub fn report_fields(message: &str, fields: Map<String, Value>) {
     let line = json(Level::Info, message, fields);
     let _ = write(Stream::Out, line.into_bytes());

@@ -18,7 +18,7 @@ pub struct PodChange {
     pub pod: PodIdentity,
     /// Name of the hook.
     pub hook: String,
-    /// The same in all attempts of a round.
+    /// All attempts of a round have the same.
     pub round: RoundId,
     /// 1 for the first attempt.
     pub attempt: u32,

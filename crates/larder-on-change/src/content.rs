@@ -42,7 +42,7 @@ impl PartTags {
         Self::of_items(hooks, part, items, |bytes| key.tag(bytes.as_ref()))
     }
 
-    /// The same, of files or variables that `tag` tags.
+    /// As [`Self::of`], for files or variables that `tag` tags.
     pub fn of_items<N: AsRef<str>, T>(
         hooks: &PodHooks,
         part: &PartKey,

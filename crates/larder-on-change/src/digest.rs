@@ -50,7 +50,7 @@ impl DigestKey {
         tagger.finish()
     }
 
-    /// The same for bytes that come piece by piece.
+    /// Tags the bytes of one file or variable that come piece by piece.
     pub fn tagger(&self) -> Tagger {
         Tagger(hmac::Context::with_key(&self.key))
     }

@@ -97,7 +97,7 @@ pub struct Attempt<P> {
     pub pod: P,
     hooks: Arc<PodHooks>,
     index: usize,
-    /// The same in all attempts of a round.
+    /// All attempts of a round have the same.
     pub round: RoundId,
     /// 1 for the first attempt of the round.
     pub number: u32,

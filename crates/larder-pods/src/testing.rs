@@ -47,7 +47,7 @@ pub(crate) fn pod(name: &str) -> PodBuilder {
     PodBuilder(pod)
 }
 
-/// The same, from a file.
+/// A pod from a file.
 pub(crate) fn static_pod(name: &str) -> PodBuilder {
     pod(name)
         .annotation(CONFIG_SOURCE, "file")

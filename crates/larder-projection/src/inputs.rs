@@ -193,7 +193,7 @@ impl ServiceFacts {
         Self::of_manifest(service).filter(|facts| !facts.cluster_ip.is_empty())
     }
 
-    /// The same from a manifest: the API server gives it a cluster IP when it is created, unless its type is
+    /// The facts of a Service in a manifest: the API server gives it a cluster IP when it is created, unless its type is
     /// `ExternalName`. One with a status was created.
     pub fn of_manifest(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;

@@ -184,7 +184,8 @@ impl Decision {
 /// not know streaming lists. (Before 1.27 it ignores the parameter and watches.)
 pub(crate) const STREAMING_SILENCE: Duration = Duration::from_secs(10);
 
-/// The same, whatever comes: a watch of busy objects is never silent.
+/// An open streaming list without the end of its initial events for so long, whatever comes: the API server does not
+/// know streaming lists. A watch of busy objects is never silent.
 pub(crate) const STREAMING_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// How long after its timeout an open watch counts as dead.

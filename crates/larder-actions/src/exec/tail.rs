@@ -39,7 +39,7 @@ impl Tail {
         }
     }
 
-    /// The same, and never returns.
+    /// Reads until all writers have closed the pipe, and never returns.
     pub(super) async fn read_on(&mut self) -> Infallible {
         self.read_to_end().await;
         pending().await

@@ -21,7 +21,8 @@ pub struct CheckpointConfig {
     /// Time since its last freshness check after which a copy of a Secret is no longer served.
     /// `checkpoint.maxAge.Secret`; defaults to 7 days; `None` (0s): never.
     pub max_age_secrets: Option<Duration>,
-    /// The same for ConfigMaps. `checkpoint.maxAge.ConfigMap`; defaults to never.
+    /// Time since its last freshness check after which a copy of a ConfigMap is no longer served.
+    /// `checkpoint.maxAge.ConfigMap`; defaults to never.
     pub max_age_config_maps: Option<Duration>,
 }
 

@@ -174,7 +174,7 @@ impl PodStatusEntry {
         self.publish_waiting(phase, reason, parts, None, now)
     }
 
-    /// The same, of a pod that may wait for a disk.
+    /// Publishes the status of a pod that may wait for a disk; returns whether phase or reason differ from before.
     pub(crate) fn publish_waiting(
         &self,
         phase: Phase,

@@ -36,8 +36,8 @@ pub(super) fn are_seen(directory: impl AsFd) -> io::Result<bool> {
     ))
 }
 
-/// The same for a directory on `mount`, a line of `mountinfo`. `is_of_init`: this mount namespace is that of process 1;
-/// `is_machine`: and process 1 is that of the machine.
+/// Whether others see what is mounted below a directory on `mount`, a line of `mountinfo`. `is_of_init`: this mount
+/// namespace is that of process 1; `is_machine`: and process 1 is that of the machine.
 fn is_seen(mount: &str, is_of_init: bool, is_machine: bool) -> bool {
     let (fields, _) = mount.split_once(" - ").unwrap_or((mount, ""));
     let mut fields = fields.split(' ');

@@ -46,7 +46,7 @@ impl TableCell {
     }
 }
 
-/// The same branch with one more cell.
+/// Adds a cell in this style.
 macro_rules! cells {
     ($($name:ident $paint:ident)*) => {$(
         pub(crate) fn $name(self, text: impl fmt::Display) -> Self {
@@ -71,13 +71,13 @@ impl Branch {
         (!list.children.is_empty()).then_some(list)
     }
 
-    /// The same with one more cell.
+    /// Adds a cell.
     pub(crate) fn cell(mut self, paint: Paint, text: impl fmt::Display) -> Self {
         self.cells.push(TableCell::new(paint, text, None));
         self
     }
 
-    /// The same with a cell for the age of `time` after `label`, on a page; empty without a time.
+    /// Adds a cell for the age of `time` after `label`, on a page; empty without a time.
     pub(crate) fn age(mut self, label: &str, time: impl Into<Option<Timestamp>>) -> Self {
         let time = time.into();
         let label = time.map_or("", |_| label);
@@ -85,19 +85,19 @@ impl Branch {
         self
     }
 
-    /// The same with these branches below it.
+    /// Adds these branches below it.
     pub(crate) fn with(mut self, children: impl IntoIterator<Item = Self>) -> Self {
         self.children.extend(children);
         self
     }
 
-    /// The same, counted under this state.
+    /// Counts it under this state.
     pub(crate) fn in_state(mut self, state: &'static str) -> Self {
         self.state = state;
         self
     }
 
-    /// The same with these lines below it.
+    /// Adds these lines below it.
     pub(crate) fn text<T: fmt::Display>(
         mut self,
         lines: impl IntoIterator<Item = (Paint, T)>,
@@ -108,7 +108,7 @@ impl Branch {
         self
     }
 
-    /// The same, closed at first on a page.
+    /// Closes it at first on a page.
     pub(crate) fn folded(mut self) -> Self {
         self.is_folded = true;
         self

@@ -252,7 +252,7 @@ impl<'r> ContainerContent<'r> {
         found.collect()
     }
 
-    /// The same as one file for each path, to show them: `/tls/*`.
+    /// The unknown files as one file for each path, to show them: `/tls/*`.
     pub(crate) fn shown_any_files(&self) -> BTreeMap<String, MountedFile<'r>> {
         let roots = self.any_files().into_iter();
         let shown = roots.filter_map(|(root, all)| {

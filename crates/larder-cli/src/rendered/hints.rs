@@ -100,7 +100,7 @@ impl RenderedPod<'_> {
         Some(with_hint(problem, &self.why_missing(Kind::Secret, name)))
     }
 
-    /// The same for a volume.
+    /// The hints for what a volume lacks, empty without any.
     pub(crate) fn volume_hint(&self, error: &PayloadError) -> String {
         let hints = error.errors().iter().map(|error| match error {
             SourceError::Object(error) => self.object_hint(error),

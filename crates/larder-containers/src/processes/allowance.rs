@@ -70,7 +70,7 @@ pub(super) struct Allowance {
 pub(super) enum MountingUser {
     /// A user with privileges in the user namespace of this process.
     Privileged,
-    /// The same in a container that its control groups name.
+    /// A user with such privileges, in a container that its control groups name.
     Container(ContainerId),
     /// An ordinary user.
     Ordinary(u32),

@@ -139,7 +139,7 @@ impl OnePodAgent {
         observer
     }
 
-    /// The same up to its end, with `volume` written as `text`.
+    /// A pass up to its end, with `volume` written as `text`.
     fn swap_in(&self, name: &str, text: &str) -> Observer {
         let mut observer = self.announce_to(name, text);
         let volume = PodVolume {

@@ -68,7 +68,7 @@ impl Directory {
         move |errno| DiskError::new(operation, &self.path.join(name), errno)
     }
 
-    /// The same, for an operation after the new content is in place.
+    /// Names a failure of `operation` that comes after the new content is in place.
     pub(crate) fn failed_late<'a>(
         &'a self,
         operation: &'static str,
@@ -118,7 +118,7 @@ impl Directory {
         self.ensure_of(Group::default(), name, mode)
     }
 
-    /// The same, given to `group` where this process may.
+    /// As [`Self::ensure`], and given to `group` where this process may.
     pub(crate) fn ensure_of(&self, group: Group, name: &str, mode: u32) -> Result<Self, DiskError> {
         let (child, _) = self.make(name)?;
         ownership::settle(&child, None, group, mode).map_err(self.failed("set mode of", name))?;

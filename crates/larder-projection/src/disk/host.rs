@@ -115,7 +115,8 @@ impl VolumeHost {
         Self::open_with(root, true)
     }
 
-    /// The same, but nothing is mounted: Secrets lie under `root` as everything else.
+    /// Opens the root directory `root` as [`Self::open`] does, but mounts nothing: Secrets lie under it as everything
+    /// else.
     ///
     /// # Errors
     ///
@@ -386,7 +387,7 @@ impl VolumeHost {
         self.ensure_pod_of(Group::default(), uid)
     }
 
-    /// The same, given to `group` where this process may.
+    /// The directory of a pod, created if missing, and given to `group` where this process may.
     fn ensure_pod_of(&self, group: Group, uid: &str) -> Result<Directory, DiskError> {
         let uid = element(uid)?;
         let pods = self.root.ensure(layout::PODS, layout::PASSAGE)?;

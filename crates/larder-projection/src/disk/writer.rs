@@ -152,7 +152,7 @@ impl AtomicWriter {
         Ok(self.write_set(payload, now, random)?.0)
     }
 
-    /// The same; also returns the name of the set that has the payload.
+    /// As [`Self::write`]; also returns the name of the set that has the payload.
     pub(super) fn write_set(
         &self,
         payload: &Payload<'_>,

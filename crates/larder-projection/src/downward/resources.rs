@@ -28,7 +28,7 @@ pub enum ResourceError {
     /// A limit depends on the node, and nothing is known of the node.
     #[error("failed to find node object, expected a node")]
     NoNode,
-    /// The same for a file of a volume.
+    /// A file of a volume shows a limit that depends on the node, and nothing is known of the node.
     #[error("error retrieving node: node not found")]
     NoNodeForVolume,
     /// A quantity of the pod or the node is malformed.

@@ -90,7 +90,7 @@ impl<'a> Projection<'a> {
         &self.any_keys
     }
 
-    /// The same as one value; `None` if there are none.
+    /// All those keys as one value; `None` if there are none.
     pub fn opaque(&self) -> Option<Unknown> {
         let objects = self.any_keys.iter().map(|all| &all.keys.object);
         let objects = objects.map(|object| Unknown::of(UnknownSource::object(object)));

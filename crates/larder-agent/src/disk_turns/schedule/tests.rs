@@ -37,7 +37,7 @@ enum Known {
     Queued,
     /// With its last pause point.
     HasTurn(Instant),
-    /// The same, and the turn was lent on.
+    /// Its turn was lent on.
     HadTurn,
     Paused,
 }

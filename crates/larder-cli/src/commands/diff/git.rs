@@ -88,7 +88,7 @@ pub(super) fn load(
     Ok((loader.finish(), absent))
 }
 
-/// The same of the working tree.
+/// Loads the files of the working tree.
 pub(super) fn load_working_tree(loader: Loader, paths: &[PathBuf]) -> (Manifests, Absent) {
     let is_absent = |path: &PathBuf| {
         let nothing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];

@@ -49,7 +49,7 @@ impl View {
         }
     }
 
-    /// The same, while no agent answers.
+    /// The last cards, while no agent answers.
     pub(super) fn without_agent(&self, reason: &str) -> Self {
         Self {
             summary: format!("no agent answers, trying again: {reason}"),

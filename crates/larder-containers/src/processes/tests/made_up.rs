@@ -402,7 +402,7 @@ fn user_with_a_user_namespace_does_not_delay_the_search_by_deep_mounts() {
     assert_eq!(allowance.refused, stacks.len());
 }
 
-/// The same in a container without a user namespace, which its control groups name.
+/// In a container without a user namespace, which its control groups name.
 #[test]
 fn container_does_not_delay_the_search_by_deep_mounts_and_hides_no_other() {
     let proc = with_stacks(&[(ALL_USERS, 4000); 20]);
