@@ -100,6 +100,7 @@ impl Exec {
             .seen
             .map(|seen| Follower::new(&origin.followed(&target), &seen));
         let follower = follower.transpose()?;
+        // Unbounded: every entry belongs to a step of a round that waits for it.
         let (sender, restarts) = unbounded_channel();
         let outline = target.outline();
         let mut hooks = CommandHooks::new(self.hooks, &outline)?;

@@ -100,7 +100,10 @@ impl Certificates {
         (backoff, rng): (Backoff, Rng),
         context: &NodeContext,
     ) -> (Self, Issuer, mpsc::UnboundedReceiver<SourceId>) {
+        // Unbounded, so that no worker of a pod waits: one entry for each source that is asked for the first time, and for
+        // each pod that ends.
         let (commands, inbox) = mpsc::unbounded_channel();
+        // One entry for each answer of a signer.
         let (changes, receiver) = mpsc::unbounded_channel();
         let held = Arc::default();
         let certificates = Self {

@@ -144,6 +144,8 @@ impl<K: Object> WatchStore<K> {
         metrics: Arc<dyn Metrics>,
         random: fastrand::Rng,
     ) -> Self {
+        // Unbounded, so that a registration never waits: each entry is a reference that came or went, or a read that
+        // waits, and the task takes all of them at once.
         let (commands, received) = mpsc::unbounded_channel();
         let inner = Arc::new(WatchStoreInner {
             entries: Entries::default(),
