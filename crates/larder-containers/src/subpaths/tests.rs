@@ -3,12 +3,13 @@
 mod container;
 mod fuse;
 mod last_moment;
+mod left_alone;
+mod of_kubelet;
 mod tables;
 
 use std::{
     collections::BTreeSet,
     fs,
-    mem::MaybeUninit,
     os::fd::{AsFd as _, OwnedFd},
     path::Path,
     sync::Arc,
@@ -18,7 +19,7 @@ use std::{
 use jiff::Timestamp;
 use larder_transport::Backoff;
 use prometheus_client::registry::Registry;
-use rustix::{fs::inotify, mount::MountFlags};
+use rustix::mount::MountFlags;
 
 use self::{
     container::{Container, KEY, Node, OVERLAY, may_contain},
@@ -45,6 +46,10 @@ struct Pod {
     sub_paths: PodSubPaths,
     query: TargetQuery,
 }
+
+/// Why a mount is left alone that the path in the specification does not lead to.
+const ELSEWHERE: &str =
+    "the container has no such mount there: it has unmounted, moved or covered it";
 
 /// Mounts of `w` as a whole.
 const WHOLE: &str = "mkdir -p root/w; mount --bind agent/pods/1/volumes/w root/w";
@@ -469,149 +474,6 @@ async fn directory_of_a_missing_key_is_replaced_by_a_directory_only() {
     assert_eq!(pod.web.run("cat /etc/d/a"), "there");
 }
 
-/// Why a mount is left alone that the path in the specification does not lead to.
-const ELSEWHERE: &str =
-    "the container has no such mount there: it has unmounted, moved or covered it";
-
-// subpath 12
-#[tokio::test]
-async fn what_a_container_covers_moves_or_doubles_is_left_alone() {
-    let cases = [
-        (
-            "mount -t tmpfs none /etc; echo own > /etc/app.conf",
-            "/etc/app.conf",
-            ELSEWHERE,
-        ),
-        (
-            "mount --bind /etc/app.conf /etc/own",
-            "/etc/own",
-            "the container has mounted the file more than once",
-        ),
-        ("mount --move /etc/app.conf /etc/own", "/etc/own", ELSEWHERE),
-        (
-            "mount --make-rshared /",
-            "/etc/app.conf",
-            "it lies in a mount that is shared with other namespaces",
-        ),
-        ("umount /etc/app.conf", "/etc/app.conf", ELSEWHERE),
-    ];
-    for (command, path, reason) in cases {
-        let mounts = format!("{KEY}\n{WHOLE}");
-        let Some(mut pod) = Pod::with(&mounts, &[("/etc/app.conf", "key")]) else {
-            return;
-        };
-        assert_eq!(pod.state().await, MountState::Live);
-        let prepared = pod.web.run("echo own > /etc/own; mount --make-rprivate /");
-        assert_eq!(prepared, "");
-        assert_eq!(pod.web.run(command), "", "{command}");
-        let cat = format!("cat {path}");
-        let (before, text) = (pod.web.mounts_at(path), pod.web.run(&cat));
-        pod.write("two");
-        // The third failure with this reason is reported, once.
-        assert_eq!(pod.reported(4).await, [0, 0, 1, 0]);
-        assert_eq!(pod.reason().await, reason, "{command}");
-        let after = pod.web.mounts_at(path);
-        assert_eq!(before.len(), after.len(), "{command}: {after:?}");
-        assert_eq!(pod.web.run(&cat), text, "{command}");
-        assert!(pod.sub_paths.retry_at().is_some());
-    }
-}
-
-// subpath 12
-#[tokio::test]
-async fn mount_that_its_path_does_not_lead_to_is_not_live() {
-    for command in [
-        "mount --move /etc/app.conf /etc/moved; echo own > /etc/app.conf",
-        "mount -t tmpfs none /etc; echo own > /etc/app.conf",
-    ] {
-        let mounts = format!("{KEY}\n{WHOLE}");
-        let Some(mut pod) = Pod::with(&mounts, &[("/etc/app.conf", "key")]) else {
-            return;
-        };
-        // Before the first look.
-        let prepared = pod.web.run("touch /etc/moved; mount --make-rprivate /");
-        assert_eq!(prepared, "");
-        assert_eq!(pod.web.run(command), "", "{command}");
-        assert_eq!(pod.reason().await, ELSEWHERE, "{command}");
-        pod.write("two");
-        assert_eq!(pod.reason().await, ELSEWHERE, "{command}");
-        assert_eq!(pod.sees(), "own");
-    }
-}
-
-// subpath 12
-#[tokio::test]
-async fn mount_over_it_is_a_reason_until_the_old_file_goes_and_takes_it_along() {
-    let Some(mut pod) = Pod::new() else { return };
-    assert_eq!(pod.state().await, MountState::Live);
-    let over = "echo own > /etc/own; mount --bind /etc/own /etc/app.conf";
-    assert_eq!(pod.web.run(over), "");
-    let reason = "the container has mounted something over it";
-    assert_eq!(pod.reason().await, reason);
-    assert_eq!(pod.sees(), "own");
-    // Linux unmounts what is mounted on a file that is removed.
-    pod.write("two");
-    pod.check_live("two").await;
-    assert_eq!(pod.web.run("cat /etc/own"), "own");
-    assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 1);
-}
-
-// subpath S3: a process that may write to the volume has put it there
-#[tokio::test]
-async fn set_that_was_not_written_by_larder_is_not_shown() {
-    let Some(mut pod) = Pod::new() else { return };
-    let now = Timestamp::UNIX_EPOCH;
-    pod.sub_paths.written("v", Some("..written"), Some(now));
-    pod.write("two");
-    assert_eq!(pod.reason().await, "the volume has changed meanwhile");
-    assert_eq!(pod.sees(), "one");
-    assert!(pod.sub_paths.retry_at().is_some());
-    let written = fs::read_link(pod.node.volume("v").join("..data")).unwrap();
-    pod.sub_paths.written("v", written.to_str(), None);
-    pod.check_live("two").await;
-}
-
-/// Replaces the parent of the mount point by a link and back, in a loop, and lists what is below the directory that the
-/// link leads to.
-const RACE: &str = r#"mkdir -p /etc/a /other; echo mine > /other/app.conf; mount --bind /other/app.conf /other/app.conf;
-perl -e 'symlink("/other", "/etc/link"); while (! -e "/stop") { rename("/etc/a", "/etc/b"); rename("/etc/link", "/etc/a");
-    rename("/etc/a", "/etc/link"); rename("/etc/b", "/etc/a") } print "stopped\n"' &"#;
-
-// subpath 13
-#[tokio::test]
-async fn parent_that_is_replaced_by_a_link_leads_nowhere_else() {
-    let rounds = 300;
-    let mounts = format!(
-        "{WHOLE}; mkdir -p root/etc/a; touch root/etc/a/app.conf
-        mount --bind agent/pods/1/volumes/v/key root/etc/a/app.conf"
-    );
-    let Some(mut pod) = Pod::with(&mounts, &[("/etc/a/app.conf", "key")]) else {
-        return;
-    };
-    let whole = |web: &Container| {
-        let table = fs::read_to_string(format!("/proc/{}/mountinfo", web.pid())).unwrap();
-        table.lines().count()
-    };
-    assert_eq!(pod.state().await, MountState::Live);
-    pod.web.run(RACE);
-    let before = whole(&pod.web);
-    for number in 0..rounds {
-        pod.write(&number.to_string());
-        let state = pod.state().await;
-        assert_ne!(state, MountState::Unknown, "after {number}");
-        assert_eq!(whole(&pod.web), before, "after {number}");
-    }
-    assert!(pod.web.run("touch /stop; wait").contains("stopped"));
-    assert_eq!(pod.web.run("cat /other/app.conf"), "mine");
-    assert_eq!(pod.web.mounts_at("/other/app.conf").len(), 1);
-    // It is live again when the container leaves the directory alone.
-    assert_eq!(pod.state().await, MountState::Live);
-    let last = pod.web.run("cat /etc/a/app.conf");
-    assert_eq!(last, (rounds - 1).to_string());
-    // The machine has no mount of it. It has others, which come and go.
-    assert_eq!(pod.node.mounts_of_machine(), [""; 0]);
-}
-
 // subpath 14
 #[tokio::test]
 async fn container_that_has_ended_is_not_entered() {
@@ -675,92 +537,6 @@ async fn pass_that_is_dropped_is_made_again() {
     assert_eq!(pod.sees(), "two");
 }
 
-/// What the kubelet has bound: the file of the volume, of a container's start.
-struct KubeletsMount(String);
-
-impl KubeletsMount {
-    fn of(node: &Node) -> Self {
-        let path = node.root().join("pods/1/volume-subpaths/v/web/0");
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, "").unwrap();
-        let bound = Self(path.to_str().unwrap().to_owned());
-        bound.bind(node);
-        bound
-    }
-
-    fn bind(&self, node: &Node) {
-        let source = node.volume("v").join("key").canonicalize().unwrap();
-        container::run("mount", &["--bind", source.to_str().unwrap(), &self.0]);
-    }
-
-    fn unbind(&self) {
-        container::run("umount", &[&self.0]);
-    }
-}
-
-impl Drop for KubeletsMount {
-    fn drop(&mut self) {
-        // The test may have removed it.
-        let _ = rustix::mount::unmount(&*self.0, rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
-/// The mounts of a container whose runtime binds what the kubelet has bound.
-fn of_kubelet() -> String {
-    KEY.replace("volumes/v/key", "volume-subpaths/v/web/0")
-}
-
-/// A pod whose key is `1`, and what the kubelet has bound for it.
-fn kubelets_pod() -> Option<(Pod, KubeletsMount)> {
-    let node = may_contain().then(Node::new)?;
-    node.write("v", &[("key", "1")]);
-    let bound = KubeletsMount::of(&node);
-    let pod = Pod::of(node, &of_kubelet(), &[("/etc/app.conf", "key")]);
-    Some((pod, bound))
-}
-
-// subpath 18
-#[tokio::test]
-async fn mounts_of_the_kubelet_stay_as_they_are_and_nothing_is_left_of_a_pod() {
-    let Some((mut pod, bound)) = kubelets_pod() else {
-        return;
-    };
-    for (first, second) in [("1", "2"), ("3", "4")] {
-        let before = pod.node.mounts_of_machine();
-        assert_eq!(before.len(), 1, "{before:?}");
-        assert_eq!(pod.sees(), first);
-        pod.write(second);
-        pod.check_live(second).await;
-        // The old file is no longer there, but bound.
-        let after = pod.node.mounts_of_machine().into_iter();
-        let after: Vec<_> = after.map(|line| line.replace("//deleted", "")).collect();
-        assert_eq!(after, before);
-        // The container is started again, with what is there by then.
-        pod.web.end();
-        bound.unbind();
-        pod.write("3");
-        bound.bind(&pod.node);
-        pod.web = Container::start(&pod.node, &of_kubelet());
-    }
-    pod.web.end();
-    bound.unbind();
-    assert_eq!(pod.node.mounts_of_machine(), [""; 0]);
-    // Nothing is mounted below it anywhere, or it would be busy.
-    fs::remove_dir_all(pod.node.root().join("pods/1")).unwrap();
-}
-
-#[tokio::test]
-async fn failure_that_was_reported_is_not_reported_again_when_the_container_has_ended() {
-    let Some(mut pod) = Pod::new() else { return };
-    assert_eq!(pod.web.run("mount --make-rshared /"), "");
-    pod.write("two");
-    assert_eq!(pod.reported(3).await, [0, 0, 1]);
-    pod.web.end();
-    assert_eq!(pod.reported(2).await, [0, 0]);
-    let status = &pod.sub_paths.statuses()[0];
-    assert_eq!(status.state, MountState::Unknown);
-}
-
 // subpath 16
 #[tokio::test]
 async fn without_the_capabilities_the_reason_names_them() {
@@ -786,65 +562,6 @@ async fn without_the_capabilities_the_reason_names_them() {
     assert_eq!(reason, expected);
     assert_eq!(pod.sees(), "one");
     assert_eq!(pod.state().await, MountState::Live);
-}
-
-// subpath 19
-#[tokio::test]
-async fn open_file_keeps_the_old_bytes_and_a_watch_learns_of_its_end() {
-    let Some(mut pod) = Pod::new() else { return };
-    pod.web.run("exec 5< /etc/app.conf");
-    let watch = Watch::of(&pod.web);
-    pod.write("two");
-    assert_eq!(watch.events(), inotify::ReadFlags::ATTRIB);
-    assert_eq!(pod.state().await, MountState::Live);
-    assert_eq!(watch.events(), inotify::ReadFlags::empty());
-    let both = pod.web.run("cat <&5; cat /etc/app.conf; exec 5<&-");
-    assert_eq!(both, "onetwo");
-    assert!(watch.events().contains(inotify::ReadFlags::DELETE_SELF));
-}
-
-/// The events of a file that a program in the container watches.
-struct Watch(OwnedFd);
-
-impl Watch {
-    fn of(web: &Container) -> Self {
-        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
-        let flags = inotify::WatchFlags::ALL_EVENTS
-            - inotify::WatchFlags::ACCESS
-            - inotify::WatchFlags::OPEN
-            - inotify::WatchFlags::CLOSE_NOWRITE;
-        inotify::add_watch(&watch, web.path("/etc/app.conf"), flags).unwrap();
-        Self(watch)
-    }
-
-    /// Those since the last call.
-    fn events(&self) -> inotify::ReadFlags {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.0, &mut buffer);
-        let mut seen = inotify::ReadFlags::empty();
-        while let Ok(event) = reader.next() {
-            seen |= event.events();
-        }
-        seen
-    }
-}
-
-// subpath 19: why docs/subpath.md names a hook
-#[tokio::test]
-async fn watch_from_the_start_of_the_container_sees_no_end_of_the_file_that_the_kubelet_mounts() {
-    let Some((mut pod, _bound)) = kubelets_pod() else {
-        return;
-    };
-    let watch = Watch::of(&pod.web);
-    pod.write("2");
-    assert_eq!(watch.events(), inotify::ReadFlags::ATTRIB);
-    pod.check_live("2").await;
-    assert_eq!(watch.events(), inotify::ReadFlags::empty());
-    // One that is set on a file that larder has mounted does.
-    let watch = Watch::of(&pod.web);
-    pod.write("3");
-    pod.check_live("3").await;
-    assert!(watch.events().contains(inotify::ReadFlags::DELETE_SELF));
 }
 
 // subpath 21: a new mount could be made writable there, which those that came with the namespace cannot
