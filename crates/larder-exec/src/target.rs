@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use k8s_openapi::api::core::v1::{EnvVar, Pod, Volume};
 use larder_console as console;
 use larder_objects::SecretBytes;
-use larder_on_change::PodOutline;
+use larder_on_change::{ContainerRole, PodOutline};
 use larder_projection::{
     ContainerView, Environment, Inputs, Unknown, VolumeKind, containers, environment, pod_volumes,
     project,
@@ -129,7 +129,9 @@ impl ExecTarget {
         volumes.retain(|volume| mounted.contains(&&*volume.name));
         for container in containers {
             // Its command runs for as long as that of any other.
-            container.is_init = false;
+            if container.role == ContainerRole::Init {
+                container.role = ContainerRole::Regular;
+            }
         }
         outline
     }

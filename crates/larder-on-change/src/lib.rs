@@ -46,7 +46,7 @@ pub use hook::paths::Paths;
 pub use hook::timing::{Debounce, Retry, StopDefaults, Timing, grace_period};
 pub use hook::{Action, Command, Definition, Hook, OnFailure, Restart, SignalTarget};
 pub use larder_net::http_url::HttpUrl;
-pub use outline::{ContainerOutline, MountedPath, PodOutline, VolumeOutline};
+pub use outline::{ContainerOutline, ContainerRole, MountedPath, PodOutline, VolumeOutline};
 pub use part::PartKey;
 pub use pod_hooks::{HookSources, InvalidAnnotation, Place, PodHook, PodHooks, has_same_hooks};
 pub use queue::HookId;

@@ -36,16 +36,26 @@ pub struct VolumeOutline {
 pub struct ContainerOutline {
     /// Its name.
     pub name: SmolStr,
-    /// Whether it is an init container that does not keep running, and so not a target of a hook (rule F9).
-    pub is_init: bool,
-    /// Whether it is an init container with `restartPolicy: Always`, a native sidecar.
-    pub is_sidecar: bool,
+    /// How long it runs.
+    pub role: ContainerRole,
     /// Names of its ports, with their numbers.
     pub ports: Vec<(SmolStr, u16)>,
     /// Whether a variable may hold the value of a Secret.
     pub has_secret_variables: bool,
     /// The volumes that it mounts, and what of each.
     pub mounts: Vec<(SmolStr, MountedPath)>,
+}
+
+/// How long a container runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContainerRole {
+    /// As long as the pod.
+    #[default]
+    Regular,
+    /// As long as the pod, although it is an init container: it has `restartPolicy: Always`.
+    Sidecar,
+    /// Until the next container starts, so it is no target of a hook (rule F9).
+    Init,
 }
 
 /// The part of a volume that a container mounts. By a path, it keeps the old file until it restarts.
@@ -94,11 +104,16 @@ impl PodOutline {
             return Self::default();
         };
         let init = spec.init_containers.iter().flatten().map(|container| {
-            let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-            ContainerOutline::of(container, !is_sidecar, is_sidecar)
+            let role = match container.restart_policy.as_deref() {
+                Some("Always") => ContainerRole::Sidecar,
+                _ => ContainerRole::Init,
+            };
+            ContainerOutline::of(container, role)
         });
-        let regular = spec.containers.iter();
-        let regular = regular.map(|container| ContainerOutline::of(container, false, false));
+        let regular = spec
+            .containers
+            .iter()
+            .map(|container| ContainerOutline::of(container, ContainerRole::Regular));
         let volumes = spec.volumes.iter().flatten();
         Self {
             volumes: volumes.map(VolumeOutline::of).collect(),
@@ -153,7 +168,7 @@ impl VolumeOutline {
 }
 
 impl ContainerOutline {
-    fn of(container: &Container, is_init: bool, is_sidecar: bool) -> Self {
+    fn of(container: &Container, role: ContainerRole) -> Self {
         let ports = container.ports.iter().flatten();
         let named = ports.filter_map(|port| {
             Some((
@@ -165,8 +180,7 @@ impl ContainerOutline {
         let mut all_keys = container.env_from.iter().flatten();
         Self {
             name: container.name.as_str().into(),
-            is_init,
-            is_sidecar,
+            role,
             ports: named.collect(),
             has_secret_variables: all_keys.any(|all| all.secret_ref.is_some())
                 || container.env.iter().flatten().any(|variable| {

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use crate::{
     hook::{Hook, OnFailure},
-    outline::{ContainerOutline, MountedPath, PodOutline},
+    outline::{ContainerOutline, ContainerRole, MountedPath, PodOutline},
     parse::{AllowedActions, ConfiguredHook, HookError, annotated_hooks, defines_hooks},
     part::PartKey,
 };
@@ -156,7 +156,8 @@ impl PodHooks {
     fn new(hooks: Vec<PodHook>, errors: Vec<InvalidAnnotation>, outline: &PodOutline) -> Self {
         let select_variables = hooks.iter().any(|hook| hook.hook.environment);
         let containers = outline.containers.iter();
-        let targets = containers.filter(|container| select_variables && !container.is_init);
+        let targets = containers
+            .filter(|container| select_variables && container.role != ContainerRole::Init);
         let tokens = outline.volumes.iter().flat_map(|volume| {
             let tokens = volume.tokens.iter();
             tokens.map(|path| (volume.name.clone(), path.clone()))
@@ -273,7 +274,7 @@ pub fn has_same_hooks(pod: &ObjectMeta, other: &ObjectMeta) -> bool {
 fn applies(hook: &Hook, outline: &PodOutline) -> bool {
     let has_container = |name: &SmolStr| {
         let mut containers = outline.containers.iter();
-        containers.any(|container| !container.is_init && container.name == *name)
+        containers.any(|container| container.role != ContainerRole::Init && container.name == *name)
     };
     (hook.environment || outline.delivered().any(|name| hook.selects_volume(name)))
         && hook.container.as_ref().is_none_or(has_container)
@@ -287,7 +288,7 @@ fn containers<'a>(
     let containers = outline.containers.iter();
     containers.filter(|container| {
         let named = hook.container.as_ref();
-        !container.is_init && named.is_none_or(|name| *name == container.name)
+        container.role != ContainerRole::Init && named.is_none_or(|name| *name == container.name)
     })
 }
 
@@ -296,7 +297,8 @@ fn sub_path_note(outline: &PodOutline, hook: &Hook) -> Option<String> {
     if hook.restarts() {
         return None;
     }
-    let mut containers = containers(outline, hook).filter(|container| !container.is_sidecar);
+    let mut containers =
+        containers(outline, hook).filter(|container| container.role != ContainerRole::Sidecar);
     let is_stale = |(volume, path): &&(SmolStr, MountedPath)| {
         *path != MountedPath::Whole
             && hook.selects_volume(volume)

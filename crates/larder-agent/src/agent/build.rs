@@ -14,7 +14,10 @@ use larder_containers::{processes::Processes, subpaths::SubPathNode};
 use larder_files::operation_error::OperationError;
 use larder_hooks::{HookNode, OnChange, PodChange, ProgramHook};
 use larder_inputs::{
-    certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
+    certificates::{self, Certificates, SourceId},
+    clock::Clock,
+    cluster_state::ClusterState,
+    tokens::Tokens,
 };
 use larder_kubelet::backoff::RETRY;
 use larder_objects::manifest::HiddenObjects;
@@ -32,7 +35,7 @@ use larder_projection::disk::{DiskError, VolumeHost};
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::{Agent, AgentHandle, handle::Sources};
 use crate::{
@@ -113,6 +116,13 @@ impl Given {
             ..ClusterState::default()
         }
     }
+}
+
+/// What pods read of the API server, and what issues their certificates.
+struct GatheredInputs {
+    inputs: NodeInputs,
+    issuer: certificates::Issuer,
+    certificates: mpsc::UnboundedReceiver<SourceId>,
 }
 
 /// Builds an [`Agent`]; made by [`Agent::builder`].
@@ -230,9 +240,6 @@ impl AgentBuilder {
         let now = self.clock.now();
         let node_ttl = NodeTtl::default();
         let node_context = NodeContext::with_seed(self.given.rng.u64(..));
-        let managers = managers(&self.given.config, &node_ttl, &node_context);
-        let counters = ManagerMetrics::default();
-        counters.register(&mut self.registry);
         let http = http_source(&self.given.config, &self.given.root)?;
         let manager = PodManager::default();
         let pod_metrics = PodMetrics::new(manager.reader());
@@ -240,33 +247,25 @@ impl AgentBuilder {
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
         let cluster_state = watch::Sender::new(self.given.cluster_state());
-        let (certificates, issuer, changed_certificates) = Certificates::new(
-            self.given.client.clone(),
-            self.clock.clone(),
-            &self.given.config.node_name,
-            (RETRY, self.given.rng.fork()),
-            &node_context,
-        );
+        let gathered = self.inputs(&node_ttl, &node_context, &cluster_state)?;
         let metrics = Metrics::register(&mut self.registry, now);
-        let (client, counted) = (self.given.client.clone(), metrics.count_events());
-        let post = || Events::new(client, &self.given.config.node_name, counted);
-        let events = (self.given.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
+        let events = self.events(&metrics);
         let beside = self.beside()?;
-        let host = Arc::new(self.host.with_pod_files(&[larder_hooks::RECORD]));
         let statuses = Arc::new(PodStatuses::new(now));
-        let known = Arc::clone(&statuses);
+        let host = Arc::new(self.host.with_pod_files(&[larder_hooks::RECORD]));
         let volumes = beside.as_ref().map_or(&host, |beside| &beside.volumes);
         let processes = processes(&self.given.config, volumes);
         let sub_paths = SubPathSettings {
             updates: self.given.config.sub_path_updates,
             node: Arc::new(SubPathNode::new(processes.clone(), &mut self.registry)),
         };
+        let known = Arc::clone(&statuses);
         let hook_node = HookNode {
             host: Arc::clone(&host),
             kubelet: beside.as_ref().map(|beside| Arc::clone(&beside.volumes)),
             processes,
             serves_manifests: self.given.hidden.is_some(),
-            clock: self.clock.clone(),
+            clock: self.clock,
             events: events.clone(),
             changed: Arc::new(move |uid: &str| known.note_change(&ResolvedPodUid::new(uid))),
         };
@@ -275,23 +274,10 @@ impl AgentBuilder {
         let checkpoint = self.given.config.checkpoint.clone().zip(self.cluster);
         let mut keys = checkpoint.iter().flat_map(|(config, _)| &config.keys);
         let checkpoint_board = CheckpointBoard::new(keys.next(), &mut self.registry);
-        let (client, clock) = (self.given.client.clone(), self.clock.clone());
-        let inputs = Arc::new(NodeInputs {
-            config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
-                .map_err(BuildError::Config)?,
-            secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
-                .map_err(BuildError::Config)?,
-            tokens: Tokens::new(client, clock, RETRY, self.given.rng.fork()),
-            certificates,
-            cluster: cluster_state.subscribe(),
-            max_ages: Mutex::default(),
-            sync_frequency: self.given.config.sync_frequency.into(),
-            clock: self.clock.clone(),
-        });
         let constant = constant_status(&self.given.config, &host, now);
         let handle = AgentHandle {
             node: Arc::new(DeliveryNode {
-                inputs,
+                inputs: Arc::new(gathered.inputs),
                 readers: ObjectReaders::default(),
                 statuses,
                 events,
@@ -324,10 +310,53 @@ impl AgentBuilder {
             manager,
             pod_metrics,
             handle,
-            issuer,
-            certificates: changed_certificates,
+            issuer: gathered.issuer,
+            certificates: gathered.certificates,
             checkpoint,
         })
+    }
+
+    fn inputs(
+        &mut self,
+        node_ttl: &NodeTtl,
+        node_context: &NodeContext,
+        cluster: &watch::Sender<ClusterState>,
+    ) -> Result<GatheredInputs, BuildError> {
+        let managers = managers(&self.given.config, node_ttl, node_context);
+        let counters = ManagerMetrics::default();
+        counters.register(&mut self.registry);
+        let client = self.given.client.clone();
+        let (held, issuer, certificates) = Certificates::new(
+            client.clone(),
+            self.clock.clone(),
+            &self.given.config.node_name,
+            (RETRY, self.given.rng.fork()),
+            node_context,
+        );
+        let inputs = NodeInputs {
+            config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
+                .map_err(BuildError::Config)?,
+            secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
+                .map_err(BuildError::Config)?,
+            tokens: Tokens::new(client, self.clock.clone(), RETRY, self.given.rng.fork()),
+            certificates: held,
+            cluster: cluster.subscribe(),
+            max_ages: Mutex::default(),
+            sync_frequency: self.given.config.sync_frequency.into(),
+            clock: self.clock.clone(),
+        };
+        Ok(GatheredInputs {
+            inputs,
+            issuer,
+            certificates,
+        })
+    }
+
+    /// Events about pods; none where nobody reads them.
+    fn events(&self, metrics: &Metrics) -> Option<Arc<Events>> {
+        let client = self.given.client.clone();
+        let events = || Events::new(client, &self.given.config.node_name, metrics.count_events());
+        (self.given.pod_deletion == PodDeletion::External).then(|| Arc::new(events()))
     }
 
     /// The state that workers share in the mode `Beside`.

@@ -8,7 +8,7 @@ use larder_containers::{
     processes::{ContainerId, ContainerMounts, PodMounts},
     targets::TargetQuery,
 };
-use larder_on_change::{Attempt, PodOutline, StopDefaults};
+use larder_on_change::{Attempt, ContainerRole, PodOutline, StopDefaults};
 use larder_pods::{StoredPod, identity::is_static_pod};
 use larder_projection::{VolumeKind, containers, pod_volumes};
 use smol_str::SmolStr;
@@ -31,7 +31,7 @@ impl PodTargets {
         // Rule F9.
         let is_target = |name: &str| {
             let mut containers = outline.containers.iter();
-            containers.any(|found| !found.is_init && found.name == name)
+            containers.any(|found| found.role != ContainerRole::Init && found.name == name)
         };
         Self {
             query: TargetQuery {

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget, Timing},
+    outline::ContainerRole,
     signal::{NUMBER, Signal},
 };
 
@@ -272,8 +273,8 @@ fn check_action(
     if let (Action::Restart(_), Some(outline)) = (action, context.outline) {
         let mut containers = outline.containers.iter();
         let named = containers.find(|found| Some(&found.name) == container);
-        let comes_back =
-            outline.restart_policy == "Always" || named.is_some_and(|found| found.is_sidecar);
+        let comes_back = outline.restart_policy == "Always"
+            || named.is_some_and(|found| found.role == ContainerRole::Sidecar);
         // `larder exec` starts its command again by itself.
         if !comes_back && context.origin != HookOrigin::CommandLine {
             let policy = &outline.restart_policy;

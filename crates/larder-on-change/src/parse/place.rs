@@ -9,7 +9,7 @@ use super::{
     HookOrigin,
     error::{HookError, at},
 };
-use crate::outline::PodOutline;
+use crate::outline::{ContainerRole, PodOutline};
 
 /// Where hooks come from, and the pod that they are for, if it is known.
 #[derive(Clone, Copy)]
@@ -93,7 +93,9 @@ impl FieldPlace<'_> {
 pub(super) fn check_container(name: &str, outline: &PodOutline) -> Result<(), String> {
     let shown = shortened(name);
     match outline.containers.iter().find(|found| found.name == name) {
-        Some(found) if found.is_init => Err(format!("container {shown:?} is an init container")),
+        Some(found) if found.role == ContainerRole::Init => {
+            Err(format!("container {shown:?} is an init container"))
+        }
         Some(_) => Ok(()),
         None => Err(format!("no container {shown:?}")),
     }

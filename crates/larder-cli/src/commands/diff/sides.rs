@@ -35,31 +35,55 @@ pub(super) struct Sides {
 ///
 /// A side cannot be read at all.
 pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
-    let is_stdin = |paths: &[PathBuf]| paths.iter().any(|path| path == Path::new("-"));
-    if args.from.is_some() && is_stdin(&args.filenames) {
-        let why = "-f - cannot be used with --from: git has no revision of standard input";
-        return Err(Failure::unreadable(why));
-    }
-    if is_stdin(&args.from_file) && is_stdin(&args.to_file) {
-        let why = "--from-file - cannot be used with --to-file -: standard input is only one side";
-        return Err(Failure::unreadable(why));
-    }
+    check_stdin(args)?;
     let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
     let namespace = default_namespace(args.namespace.as_deref(), kubeconfig, context)?;
     let loader = || {
         let loader = Loader::new(namespace.as_str()).recursive(args.recursive);
         loader.by_workload()
     };
-    let load = |paths: &[PathBuf]| input::load(loader(), paths);
-    let (mut left_out, mut cluster) = (LeftOut::default(), None);
-    let (from, to) = if args.kubeconfig.is_some() {
-        let to = load(&args.filenames);
+    let mut sides = if args.kubeconfig.is_some() {
+        Sides::of_cluster(args, &loader)?
+    } else if let Some(from) = &args.from {
+        Sides::of_revisions(args, from, &loader)?
+    } else {
+        Sides::of_files(args, &loader)?
+    };
+    sides.report(!args.to_file.is_empty());
+    Ok(sides)
+}
+
+fn check_stdin(args: &DiffArgs) -> Result<(), Failure> {
+    let is_stdin = |paths: &[PathBuf]| paths.iter().any(|path| path == Path::new("-"));
+    let why = if args.from.is_some() && is_stdin(&args.filenames) {
+        "-f - cannot be used with --from: git has no revision of standard input"
+    } else if is_stdin(&args.from_file) && is_stdin(&args.to_file) {
+        "--from-file - cannot be used with --to-file -: standard input is only one side"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::unreadable(why))
+}
+
+impl Sides {
+    fn of(from: Manifests, to: Manifests) -> Self {
+        Self {
+            from,
+            to,
+            left_out: LeftOut::default(),
+            cluster: None,
+        }
+    }
+
+    /// What an API server has, and manifests.
+    fn of_cluster(args: &DiffArgs, loader: &impl Fn() -> Loader) -> Result<Self, Failure> {
+        let to = input::load(loader(), &args.filenames);
         input::check(&to, args.recursive)?;
-        let source = origin(kubeconfig, context);
+        let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
         let ((from, to, unseen), missed) = cluster::sides(source, loader(), to)?;
-        left_out.not_read = missed.reasons;
-        cluster = Some(missed.objects);
-        left_out.not_compared.extend(to.made.iter().map(|made| {
+        let mut sides = Self::of(from, to);
+        let not_compared = &mut sides.left_out.not_compared;
+        not_compared.extend(sides.to.made.iter().map(|made| {
             let maker = maker_words(&made.maker);
             format!(
                 "{maker} is not compared: the values of {} {} are those of the API server",
@@ -73,12 +97,21 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
                 1 => ("is", "it"),
                 _ => ("are", "these"),
             };
-            left_out.not_compared.push(format!(
+            not_compared.push(format!(
                 "{objects} of the manifests {are} not compared: no container in them sees {them}"
             ));
         }
-        (from, to)
-    } else if let Some(from) = &args.from {
+        sides.left_out.not_read = missed.reasons;
+        sides.cluster = Some(missed.objects);
+        Ok(sides)
+    }
+
+    /// Files at the revision `from` of a git repository, and at another one or as they are.
+    fn of_revisions(
+        args: &DiffArgs,
+        from: &str,
+        loader: &(impl Fn() -> Loader + Sync),
+    ) -> Result<Self, Failure> {
         let revision =
             |revision: &str| git::load(loader(), &args.filenames, revision, args.recursive);
         let to = || match &args.to {
@@ -87,51 +120,56 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
         };
         let (from, to) = in_parallel(|| revision(from), to);
         let ((from, absent), (to, absent_to)) = (from?, to?);
+        let mut sides = Self::of(from, to);
         for path in absent.intersection(&absent_to) {
             let (path, why) = (path.display().to_string(), "neither side has it");
             output::note(format_args!("{path}: {why}"));
-            left_out.not_read.insert((path, why.to_owned()));
+            sides.left_out.not_read.insert((path, why.to_owned()));
         }
         // One side may have no file: the directory is new, or was removed.
-        if from.files == 0 || to.nothing_read() {
-            input::check(&to, args.recursive)?;
+        if sides.from.files == 0 || sides.to.nothing_read() {
+            input::check(&sides.to, args.recursive)?;
         }
-        (from, to)
-    } else {
+        Ok(sides)
+    }
+
+    fn of_files(args: &DiffArgs, loader: &(impl Fn() -> Loader + Sync)) -> Result<Self, Failure> {
+        let load = |paths: &[PathBuf]| input::load(loader(), paths);
         let (from, to) = in_parallel(|| load(&args.from_file), || load(&args.to_file));
         input::check(&from, args.recursive)?;
         input::check(&to, args.recursive)?;
-        (from, to)
-    };
-    // What was misspelled before is of no interest.
-    for warning in &to.warnings {
-        output::note(format_args!("warning: {warning}"));
+        Ok(Self::of(from, to))
     }
-    for (one, other) in [(&from, &to), (&to, &from)] {
-        let pods = in_doubt(one, other, !args.to_file.is_empty(), &left_out.not_read);
-        left_out.in_doubt.extend(pods);
-    }
-    for (side, manifests) in [("from", &from), ("to", &to)] {
-        for error in &manifests.errors {
-            output::note(format_args!("{side}: {}", chain(error)));
-            left_out.not_read.insert(input::not_read(error));
+
+    /// Prints what is wrong with the sides, and records what of them is left out.
+    fn report(&mut self, has_other_paths: bool) {
+        let Self {
+            from, to, left_out, ..
+        } = self;
+        // What was misspelled before is of no interest.
+        for warning in &to.warnings {
+            output::note(format_args!("warning: {warning}"));
+        }
+        for (one, other) in [(&*from, &*to), (&*to, &*from)] {
+            let pods = in_doubt(one, other, has_other_paths, &left_out.not_read);
+            left_out.in_doubt.extend(pods);
+        }
+        for (side, manifests) in [("from", &*from), ("to", &*to)] {
+            for error in &manifests.errors {
+                output::note(format_args!("{side}: {}", chain(error)));
+                left_out.not_read.insert(input::not_read(error));
+            }
+        }
+        let mut skipped = BTreeMap::new();
+        for (kind, count) in from.skipped.iter().chain(&to.skipped) {
+            let most = skipped.entry(kind.clone()).or_default();
+            *most = (*count).max(*most);
+        }
+        left_out.not_compared.extend(input::skipped(&skipped));
+        for sentence in &left_out.not_compared {
+            output::note(sentence);
         }
     }
-    let mut skipped = BTreeMap::new();
-    for (kind, count) in from.skipped.iter().chain(&to.skipped) {
-        let most = skipped.entry(kind.clone()).or_default();
-        *most = (*count).max(*most);
-    }
-    left_out.not_compared.extend(input::skipped(&skipped));
-    for sentence in &left_out.not_compared {
-        output::note(sentence);
-    }
-    Ok(Sides {
-        from,
-        to,
-        left_out,
-        cluster,
-    })
 }
 
 /// The pods of `one` that `other` may have in what could not be read of it: those that are `unread` or of a rejected
