@@ -1,5 +1,5 @@
-//! The sources of a projected volume, one variant for each type. Whoever asks one matches all of them, so that the
-//! compiler names every place that a new type concerns.
+//! The sources of a projected volume, one variant for each type. They are matched without `_`, so that the compiler names
+//! every place that a new type concerns.
 
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, ConfigMapProjection, DownwardAPIProjection,

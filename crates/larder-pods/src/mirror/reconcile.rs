@@ -153,6 +153,14 @@ enum MirrorProgress {
     Half,
 }
 
+/// An action that was tried.
+struct Performed {
+    action: MirrorAction,
+    result: Result<MirrorProgress, MirrorError>,
+    /// Mirror pods that it has deleted, or that it did not find.
+    gone: Vec<MirrorPodUid>,
+}
+
 impl MirrorReconciler {
     /// A reconciler of `pods`. It runs a pass after every value sent to `scope`, changed or not.
     pub fn new(client: MirrorClient, pods: Pods, scope: watch::Receiver<MirrorScope>) -> Self {
@@ -242,78 +250,94 @@ impl MirrorReconciler {
             self.gone.clear();
         }
         let began = Instant::now();
-        let actions = plan(self.unsettled(), scope);
+        let mut actions = plan(self.unsettled(), scope);
         let open: BTreeSet<_> = actions.iter().map(MirrorAction::full_name).collect();
         self.attempts.retain(|full_name, attempt| {
             open.contains(full_name) || (!attempt.failed && attempt.continues(began))
         });
-        let is_due = |action: &MirrorAction| {
-            let Some(attempt) = self.attempts.get(&action.full_name()) else {
-                return true;
-            };
-            // A failure of one manifest does not delay another.
-            let same = attempt.pod.as_ref().map(Arc::as_ptr) == action.pod().map(Arc::as_ptr);
-            attempt.next() <= began || (attempt.failed && !same)
+        actions.retain(|action| self.is_due(action, began));
+        let mut problems = self.problems.borrow().clone();
+        problems.retain(|full_name, _| open.contains(full_name));
+        for performed in self.perform_all(actions).await {
+            self.note(performed, began, &mut problems);
+        }
+        self.problems.send_replace(problems);
+        let attempts = self.attempts.iter();
+        let open = attempts.filter(|(full_name, _)| open.contains(*full_name));
+        open.map(|(_, attempt)| attempt.next()).min()
+    }
+
+    fn is_due(&self, action: &MirrorAction, now: Instant) -> bool {
+        let Some(attempt) = self.attempts.get(&action.full_name()) else {
+            return true;
         };
-        let due: Vec<_> = actions.into_iter().filter(is_due).collect();
+        // A failure of one manifest does not delay another.
+        let same = attempt.pod.as_ref().map(Arc::as_ptr) == action.pod().map(Arc::as_ptr);
+        attempt.next() <= now || (attempt.failed && !same)
+    }
+
+    /// Performs the actions, some at the same time.
+    async fn perform_all(&self, due: Vec<MirrorAction>) -> Vec<Performed> {
         let node = if due.iter().any(|action| action.pod().is_some()) {
             Some(self.client.node().await)
         } else {
             None
         };
         let (client, known) = (&self.client, &self.gone);
-        let results: Vec<_> = stream::iter(due)
-            .map(|action| {
-                let node = node.clone();
-                async move {
-                    let mut gone = Vec::new();
-                    let result = perform(client, &action, node, known, &mut gone).await;
-                    (action, result, gone)
-                }
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        let mut problems = self.problems.borrow().clone();
-        problems.retain(|full_name, _| open.contains(full_name));
-        for (action, result, gone) in results {
-            let full_name = action.full_name();
-            self.gone
-                .extend(gone.into_iter().map(|uid| (uid, full_name.clone())));
-            let failed = result.is_err();
-            let before = self.attempts.remove(&full_name);
-            let before = before.filter(|before| before.failed == failed && before.continues(began));
-            let streak = before.map_or(0, |before| before.streak.saturating_add(1));
-            let wait = match &result {
-                Ok(MirrorProgress::Half) => Duration::ZERO,
-                Ok(MirrorProgress::Done) => doubled(SETTLE, streak.saturating_sub(UNDELAYED)),
-                Err(_) => doubled(RETRY, streak),
-            };
-            match result {
-                Ok(_) => drop(problems.remove(&full_name)),
-                Err(error) => {
-                    let text = chain(&error);
-                    let before = problems.insert(full_name.clone(), error);
-                    if before.is_none_or(|before| chain(&before) != text) {
-                        tracing::warn!(pod = %shown(&full_name), error = text, retry_in = ?wait, "failed to reconcile mirror pod, will retry");
-                    } else {
-                        tracing::debug!(pod = %shown(&full_name), error = text, retry_in = ?wait, "failed to reconcile mirror pod again, will retry");
-                    }
+        let performed = stream::iter(due).map(|action| {
+            let node = node.clone();
+            async move {
+                let mut gone = Vec::new();
+                let result = perform(client, &action, node, known, &mut gone).await;
+                Performed {
+                    action,
+                    result,
+                    gone,
                 }
             }
-            let attempt = Attempt {
-                at: Instant::now(),
-                wait,
-                streak,
-                failed,
-                pod: action.pod().cloned(),
-            };
-            self.attempts.insert(full_name, attempt);
+        });
+        performed.buffer_unordered(CONCURRENCY).collect().await
+    }
+
+    /// Records the result of an action of the pass that began then, and when the next one may follow.
+    fn note(&mut self, performed: Performed, began: Instant, problems: &mut MirrorProblems) {
+        let Performed {
+            action,
+            result,
+            gone,
+        } = performed;
+        let full_name = action.full_name();
+        self.gone
+            .extend(gone.into_iter().map(|uid| (uid, full_name.clone())));
+        let failed = result.is_err();
+        let before = self.attempts.remove(&full_name);
+        let before = before.filter(|before| before.failed == failed && before.continues(began));
+        let streak = before.map_or(0, |before| before.streak.saturating_add(1));
+        let wait = match &result {
+            Ok(MirrorProgress::Half) => Duration::ZERO,
+            Ok(MirrorProgress::Done) => doubled(SETTLE, streak.saturating_sub(UNDELAYED)),
+            Err(_) => doubled(RETRY, streak),
+        };
+        match result {
+            Ok(_) => drop(problems.remove(&full_name)),
+            Err(error) => {
+                let text = chain(&error);
+                let before = problems.insert(full_name.clone(), error);
+                if before.is_none_or(|before| chain(&before) != text) {
+                    tracing::warn!(pod = %shown(&full_name), error = text, retry_in = ?wait, "failed to reconcile mirror pod, will retry");
+                } else {
+                    tracing::debug!(pod = %shown(&full_name), error = text, retry_in = ?wait, "failed to reconcile mirror pod again, will retry");
+                }
+            }
         }
-        self.problems.send_replace(problems);
-        let attempts = self.attempts.iter();
-        let open = attempts.filter(|(full_name, _)| open.contains(*full_name));
-        open.map(|(_, attempt)| attempt.next()).min()
+        let attempt = Attempt {
+            at: Instant::now(),
+            wait,
+            streak,
+            failed,
+            pod: action.pod().cloned(),
+        };
+        self.attempts.insert(full_name, attempt);
     }
 }
 
