@@ -404,9 +404,10 @@ impl<'a> Builder<'a> {
                 if self.inputs.assumptions.facts {
                     return Ok(self.written_later(selector, origin));
                 }
-                return match optional {
-                    true => Ok(VariableSource::Nothing),
-                    false => unreadable("no such file"),
+                return if optional {
+                    Ok(VariableSource::Nothing)
+                } else {
+                    unreadable("no such file")
                 };
             }
             Some(Err(Unavailable::Failed(message))) => return unreadable(message),

@@ -55,13 +55,14 @@ impl SilentFs {
                     std::env::var_os("CI").is_none(),
                     "CI must have FUSE: {error}"
                 );
-                eprintln!("SKIPPED: no file system over FUSE ({error})");
+                let said = format!("SKIPPED: no file system over FUSE ({error})\n");
+                let _ = std::io::stderr().write_all(said.as_bytes());
                 return None;
             }
         };
-        let (changed, changes) = mpsc::channel();
+        let (sender, changes) = mpsc::channel();
         // It ends when the file system is unmounted.
-        thread::spawn(move || serve(device, &changed));
+        thread::spawn(move || serve(device, &sender));
         Some(Self {
             path: path.to_owned(),
             changes,
