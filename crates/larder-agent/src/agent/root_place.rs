@@ -68,9 +68,10 @@ fn note_place(node: &DeliveryNode, displaced: Option<String>) {
             .clone()
             .map(|why| (since.unwrap_or_else(|| node.now()), why));
     }
-    match displaced {
-        Some(error) => error!(error, "no pod finds what is delivered"),
-        None => info!("the root directory is at its path again"),
+    if let Some(error) = displaced {
+        error!(error, "no pod finds what is delivered");
+    } else {
+        info!("the root directory is at its path again");
     }
     // Each pod's status is another one now.
     for pod in node.statuses.sorted() {
