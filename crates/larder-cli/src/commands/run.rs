@@ -307,12 +307,11 @@ async fn origin(
     let metrics =
         larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
     let mut connected = pin!(larder_transport::connect(source, settings, metrics));
-    let connected = match timeout(SLOW_CREDENTIALS, &mut connected).await {
-        Ok(connected) => connected,
-        Err(_) => {
-            info!("waiting for the credentials of the API server");
-            connected.await
-        }
+    let connected = if let Ok(connected) = timeout(SLOW_CREDENTIALS, &mut connected).await {
+        connected
+    } else {
+        info!("waiting for the credentials of the API server");
+        connected.await
     };
     let (client, transport) = connected.map_err(|error| {
         let advice = match kubeconfig {
