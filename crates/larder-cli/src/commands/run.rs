@@ -295,13 +295,12 @@ async fn origin(
     let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
     let source = agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
     let checkpoint = config.checkpoint.as_ref();
-    let cluster = match checkpoint {
+    let cluster = if checkpoint.is_some() {
         // Files, which may hang.
-        Some(_) => {
-            let source = source.clone();
-            Some(blocking(move || cluster_id(&source)).await?)
-        }
-        None => None,
+        let source = source.clone();
+        Some(blocking(move || cluster_id(&source)).await?)
+    } else {
+        None
     };
     let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
     let metrics =
