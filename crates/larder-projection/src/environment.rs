@@ -156,6 +156,7 @@ fn service_variables<'a>(
                 value,
                 origin: origin.clone(),
                 secret: false,
+                fallback: None,
             };
             variables.insert(Cow::Owned(name), value);
         });
@@ -266,6 +267,7 @@ impl<'a> Builder<'a> {
                 value,
                 origin,
                 secret,
+                fallback: None,
             },
         )
     }
@@ -317,6 +319,7 @@ impl<'a> Builder<'a> {
             value: Value::Owned(text.into_bytes()),
             origin,
             secret: false,
+            fallback: None,
         }))
     }
 
@@ -428,6 +431,7 @@ impl<'a> Builder<'a> {
                 value: Value::Secret(SecretBytes::new(value)),
                 origin,
                 secret: true,
+                fallback: None,
             })),
         }
     }
@@ -447,6 +451,7 @@ impl<'a> Builder<'a> {
             let mut perhaps = perhaps.into_owned();
             let above = &mut self.environment.above_services;
             above.insert(name.clone(), perhaps.clone());
+            perhaps.fallback = Some(Box::new(variable.origin));
             if let Value::Unknown(unknown) = perhaps.value {
                 perhaps.value = unknown.or(variable.value.into_term()).into();
             }
@@ -481,6 +486,7 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
             resource_version: &metadata.resource_version,
         },
         secret: K::KIND == Kind::Secret,
+        fallback: None,
     }
 }
 
@@ -489,6 +495,7 @@ fn of_unknown(unknown: Unknown, origin: Origin<'_>) -> Variable<'_> {
         value: unknown.into(),
         secret: origin.is_secret(),
         origin,
+        fallback: None,
     }
 }
 
@@ -606,6 +613,7 @@ impl<'a> Environment<'a> {
                 value: Value::Borrowed(value),
                 origin: Origin::Value,
                 secret: true,
+                fallback: None,
             };
             (Cow::Borrowed(name), variable)
         });
@@ -672,6 +680,7 @@ impl<'a> Environment<'a> {
             value: value.into(),
             origin,
             secret,
+            fallback: None,
         }))
     }
 

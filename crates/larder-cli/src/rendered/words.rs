@@ -107,6 +107,15 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
+/// The sources of a variable called `name`: the one that sets it, and the one that counts if that is not there.
+pub(crate) fn sources(pod: &RenderedPod<'_>, variable: &Variable<'_>, name: &str) -> String {
+    let own = origin(pod, &variable.origin, name);
+    match &variable.fallback {
+        Some(fallback) => format!("{own}; else {}", origin(pod, fallback, name)),
+        None => own,
+    }
+}
+
 /// The source of a variable or file called `name`; a key of the same name is left out.
 pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> String {
     let in_key = |key: Option<&str>| key.map(|key| format!(", key {key}")).unwrap_or_default();

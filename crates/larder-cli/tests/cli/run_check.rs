@@ -1,6 +1,11 @@
 //! `larder run --check`: what is wrong is said beforehand, and nothing is started.
 
-use crate::Desk;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{Desk, run::Agent};
 
 const POD: &str = "apiVersion: v1
 kind: Pod
@@ -30,8 +35,8 @@ fn what_is_right_is_exit_code_0() {
         ("app.yml", POD),
     ]);
     // The configuration is no manifest, but in their directory.
-    std::fs::create_dir(desk.path().join("m")).unwrap();
-    std::fs::rename(desk.path().join("app.yml"), desk.path().join("m/app.yaml")).unwrap();
+    fs::create_dir(desk.path().join("m")).unwrap();
+    fs::rename(desk.path().join("app.yml"), desk.path().join("m/app.yaml")).unwrap();
     for args in [
         "run --check --manifests m --root-dir root",
         "run --check --manifests m --config agent.yaml",
@@ -73,7 +78,7 @@ metadata: {name: rejected}
 spec: {containers: []}
 ";
     let desk = Desk::with([("agent.yaml", config)]);
-    std::fs::create_dir(desk.path().join("m")).unwrap();
+    fs::create_dir(desk.path().join("m")).unwrap();
     desk.replace("m/a.yaml", &wrong);
     desk.replace("m/b.yaml", others);
     let run = desk.run("run --check --manifests m --config agent.yaml --root-dir root");
@@ -100,4 +105,44 @@ fn directory_that_cannot_be_read_is_a_problem() {
     let run = Desk::with([]).run("run --check --manifests none --root-dir root");
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.stderr.contains("none"), "{run:?}");
+}
+
+/// Names the files below a directory that contain `text`.
+fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            found.extend(files_with(&path, text));
+        } else if kind.is_file()
+            && String::from_utf8_lossy(&fs::read(&path).unwrap()).contains(text)
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn encrypted_values_are_not_delivered() {
+    let secret = "---
+apiVersion: v1
+kind: Secret
+metadata: {name: db}
+stringData: {url: 'ENC[AES256_GCM,data:x]'}
+sops: {mac: m}
+";
+    let pod = POD.replace("configMap: {name: app}", "secret: {secretName: db}");
+    let desk = Desk::with([]);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    fs::write(desk.path().join("m/app.yaml"), pod + secret).unwrap();
+    let run = desk.run("run --check --manifests m --root-dir root");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stderr.contains("sops -d"), "{run:?}");
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    assert_eq!(
+        files_with(&desk.path().join("root"), "ENC["),
+        [PathBuf::new(); 0]
+    );
 }

@@ -451,7 +451,7 @@ impl Completion {
     }
 
     /// The choices that the texts name.
-    pub(super) fn choices_of(&self, texts: &[String]) -> Vec<String> {
+    pub(super) fn choices_of(&self, texts: &[String]) -> NamedChoices<'_> {
         let is_object_named = |object: usize| {
             let (_, name) = OBJECTS[object];
             let mut words = texts
@@ -459,21 +459,31 @@ impl Completion {
                 .flat_map(|text| text.split([' ', '/', ',', ':']));
             words.any(|word| word == name)
         };
+        let objects: Vec<_> = (0..OBJECTS.len()).map(is_object_named).collect();
+        let is_fact_named = |fact: Fact| texts.iter().any(|text| fact.is_named(text));
         let keys = self
             .keys
             .iter()
-            .filter(|(unseen, _)| is_object_named(unseen.object));
-        let keys = keys.map(|choice| format!("{choice:?}"));
+            .filter(|(unseen, _)| objects[unseen.object]);
         let values = self.values.iter().filter(|(slot, _)| match slot {
-            Slot::Key(unseen, _) => is_object_named(unseen.object),
-            Slot::Fact(fact) => texts.iter().any(|text| fact.is_named(text)),
+            Slot::Key(unseen, _) => objects[unseen.object],
+            Slot::Fact(fact) => is_fact_named(*fact),
         });
-        let values = values.map(|choice| format!("{choice:?}"));
-        let missing = self.missing.iter();
-        let missing = missing.filter(|fact| texts.iter().any(|text| fact.is_named(text)));
-        let missing = missing.map(|fact| format!("{fact:?}"));
-        keys.chain(values).chain(missing).collect()
+        let missing = self.missing.iter().copied();
+        NamedChoices {
+            keys: keys.map(|(_, keys)| keys.as_ref()).collect(),
+            values: values.map(|(_, value)| &**value).collect(),
+            missing: missing.filter(|fact| is_fact_named(*fact)).collect(),
+        }
     }
+}
+
+/// Some choices of a completion, in the same order for all of a world.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NamedChoices<'c> {
+    keys: Vec<Option<&'c BTreeSet<String>>>,
+    values: Vec<&'c str>,
+    missing: Vec<Fact>,
 }
 
 impl fmt::Display for Completion {

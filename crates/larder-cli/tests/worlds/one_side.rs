@@ -68,8 +68,8 @@ pub(super) fn judge(
                     return fault(format!("container {container}: {text} in {completion}"));
                 }
             }
-            let own = views_of(&pods, container);
-            let ever = own.iter().any(Option::is_some);
+            let starts = |pod: &RunningPod<'_>| pod.see(container, NeededVolumes::Own).is_some();
+            let ever = views.iter().any(Option::is_some) || pods.iter().any(starts);
             match larder_cli::exec_start(load(side), container, assume_missing) {
                 Ok(()) if ever => {}
                 Ok(()) => return fault(format!("exec starts {container}")),
@@ -84,12 +84,6 @@ pub(super) fn judge(
         }
     }
     Ok(())
-}
-
-fn views_of<'p>(pods: &'p [RunningPod<'_>], container: &str) -> Vec<Option<Seen<'p>>> {
-    pods.iter()
-        .map(|pod| pod.see(container, NeededVolumes::Own))
-        .collect()
 }
 
 /// What a report says otherwise than a container sees it.

@@ -79,7 +79,14 @@ impl<'a> Builder<'a> {
     ) -> Result<(), EnvironmentError> {
         let before = self.environment.look_up(&name);
         let secret = variable.secret || before.as_ref().is_some_and(|before| before.secret);
-        let below = before.map(|before| before.into_owned().value.into_term());
+        let before = before.map(Cow::into_owned);
+        let fallback = before
+            .as_ref()
+            .and_then(|before| match before.value.unknown() {
+                Some(_) => before.fallback.clone(),
+                None => Some(Box::new(before.origin.clone())),
+            });
+        let below = before.map(|before| before.value.into_term());
         let value = Unknown::layered(below, question, variable.value.into_term());
         let origin = variable.origin;
         let value = value.into();
@@ -89,6 +96,7 @@ impl<'a> Builder<'a> {
                 value,
                 origin,
                 secret,
+                fallback,
             },
         )
     }

@@ -12,6 +12,8 @@ pub struct Variable<'a> {
     pub value: Value<'a>,
     /// The source that set it.
     pub origin: Origin<'a>,
+    /// If it is not known whether `origin` sets it: the known source whose value counts otherwise.
+    pub fallback: Option<Box<Origin<'a>>>,
     /// Whether it holds anything that must not be shown.
     pub secret: bool,
 }

@@ -139,7 +139,10 @@ impl BranchSides<'_> {
         let (from, to) = edit.sides();
         let (from, to) = (from.map(|one| &**one), to.map(|one| &**one));
         let both = || from.into_iter().chain(to);
-        let sources = self.origins(name, from.map(|one| &one.origin), to.map(|one| &one.origin));
+        let sources = |pod: Option<&RenderedPod<'_>>, one: Option<&Variable<'_>>| {
+            Some(words::sources(pod?, one?, name))
+        };
+        let sources = arrow(sources(self.from, from), sources(self.to, to));
         let line = signed(edit, name);
         let is_hidden = |one: &Variable<'_>| one.secret && !self.show_secrets;
         let words = |one: &Variable<'_>| variable_value(one, is_hidden(one));

@@ -23,7 +23,7 @@ use crate::{
     rendered::{
         RenderedPod, files_below, mount_table,
         words::{
-            heading, is_cut, mount_source, origin, permissions, size, text_lines,
+            heading, is_cut, mount_source, origin, permissions, size, sources, text_lines,
             unknown as unknown_words, variable_value, volume_type,
         },
     },
@@ -244,7 +244,7 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
         };
         let line = Branch::new().plain(name);
         let line = line.cell(paint, variable_value(variable, is_hidden));
-        let line = line.dim(origin(pod, &variable.origin, name));
+        let line = line.dim(sources(pod, variable, name));
         branch.push(if is_cut(&variable.value) {
             shown.with_content(line, &variable.value, variable.secret)
         } else {

@@ -10,7 +10,7 @@ use std::{
 use larder_agent::{annotations, config::Config};
 use larder_objects::{
     chain,
-    manifest::{Loader, Manifest, Manifests},
+    manifest::{Loader, MadeObject, Manifest, Manifests},
 };
 use larder_on_change::parse::AllowedActions;
 
@@ -75,8 +75,12 @@ fn of_manifests(path: &Path, allowed: AllowedActions) -> Vec<String> {
     let manifests = loader.finish();
     let warnings = manifests.warnings.iter().map(ToString::to_string);
     let errors = manifests.errors.iter().map(|error| chain(error));
+    // Ciphertext is not delivered.
+    let encrypted = manifests.made.iter().filter_map(MadeObject::encrypted);
+    let encrypted = encrypted.map(|error| chain(&error));
     let annotations = of_annotations(&manifests, allowed);
-    warnings.chain(errors).chain(annotations).collect()
+    let all = warnings.chain(errors).chain(encrypted);
+    all.chain(annotations).collect()
 }
 
 fn of_annotations(manifests: &Manifests, allowed: AllowedActions) -> Vec<String> {

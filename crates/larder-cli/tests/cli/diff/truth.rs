@@ -92,6 +92,9 @@ fn default_below_an_optional_key_differs_if_the_key_is_missing() {
         "unknown",
         &["secret outside"],
     );
+    // What differs is named, too.
+    let text = run(&side("info"), &side("debug"), "").stdout;
+    assert!(text.contains("; else ConfigMap defaults"), "{text}");
     let literal = |level: &str| {
         pod(
             &format!("env: [{{name: LEVEL, value: {level}}}, {optional}]"),
