@@ -120,8 +120,8 @@ impl Slot {
         match self {
             Self::Key(..) => true,
             Self::Fact(fact) => match fact.form() {
-                // Quotes delimit the values of a file of variables, and an empty one counts as missing.
-                TextForm::Any => !text.is_empty() && !text.contains('\''),
+                // Quotes delimit the values of a file of variables, an empty one counts as missing, and none is a path.
+                TextForm::Any => !text.is_empty() && !text.contains(['\'', '/']),
                 TextForm::Address => text.parse::<std::net::IpAddr>().is_ok(),
                 TextForm::Number => text
                     .parse::<u32>()
