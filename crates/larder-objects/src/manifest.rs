@@ -38,6 +38,7 @@
 mod controllers;
 mod decode;
 mod error;
+mod exclude;
 mod files;
 mod generated;
 mod hidden;
@@ -53,6 +54,7 @@ mod unknown;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -64,7 +66,8 @@ use smol_str::SmolStr;
 
 pub use self::{
     controllers::SetFields,
-    error::{ManifestError, Problem, Subject},
+    error::{ManifestError, Problem, Subject, Suggestion},
+    exclude::{Exclusion, InvalidExclusion},
     files::{LEAVES, MAX_MANIFEST_BYTES, has_manifest_extension, is_manifest_name, read_manifest},
     generated::generated_name,
     hidden::HiddenObjects,
@@ -92,6 +95,8 @@ pub struct Manifests {
     pub warnings: Vec<ManifestError>,
     /// Number of files and other inputs, readable or not.
     pub files: usize,
+    /// The files and directories of the inputs that [`Loader::exclude`] left out.
+    pub excluded: BTreeSet<PathBuf>,
     /// Number of documents that were YAML or JSON. A list is one, also an empty one.
     pub documents_read: usize,
     /// The PersistentVolumeClaims, of which only the names count.
@@ -193,6 +198,7 @@ pub struct Loader {
     uids: bool,
     /// Whether subdirectories are read.
     recursive: bool,
+    exclusions: Vec<Exclusion>,
     /// Whether a pod is the kind and name of its workload.
     by_workload: bool,
     /// Most objects that are kept.
@@ -213,6 +219,7 @@ impl Loader {
             namespace: namespace.into(),
             uids: true,
             recursive: false,
+            exclusions: Vec::new(),
             by_workload: false,
             most: usize::MAX,
             manifests: Manifests::default(),
@@ -235,6 +242,13 @@ impl Loader {
     #[must_use]
     pub fn recursive(mut self, recursive: bool) -> Self {
         self.recursive = recursive;
+        self
+    }
+
+    /// Leaves out these files and subdirectories of directories. A file that is named itself is read.
+    #[must_use]
+    pub fn exclude(mut self, exclusions: Vec<Exclusion>) -> Self {
+        self.exclusions = exclusions;
         self
     }
 

@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
     /// A time of either form: the short one is of the years from 1950 to 2049.
     fn time(&mut self) -> Option<String> {
         let (form, century) = match self.skip(UTC_TIME) {
-            Some(short) if short < b"50" => (short, "20"),
+            Some(short) if short < &b"50"[..] => (short, "20"),
             Some(short) => (short, "19"),
             None => (self.next(GENERALIZED_TIME)?, ""),
         };

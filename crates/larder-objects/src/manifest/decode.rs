@@ -9,7 +9,7 @@ use super::{
     kind::ObjectKind,
     makers, normalize,
     typed::{decode, wrong_type},
-    unknown::{UnknownField, unknown_keys},
+    unknown::{UnknownField, merge, misplaced, unknown_keys},
 };
 use crate::{
     Kind, ObjectKey, defaults,
@@ -93,7 +93,14 @@ pub(super) fn recognize(
             return Ok(Recognized::Makes(vec![made]));
         }
     }
-    typed(object.into_value(), kind, completion, unknown)
+    let misplaced = match kind {
+        ObjectKind::Workload(template) => misplaced(&object, template),
+        ObjectKind::Pod => misplaced(&object, ""),
+        _ => Vec::new(),
+    };
+    let recognized = typed(object.into_value(), kind, completion, unknown);
+    merge(unknown, misplaced);
+    recognized
 }
 
 fn check_named(

@@ -15,6 +15,7 @@ use crate::{
 /// data[PORT]: …`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "most errors are of documents")]
 pub enum ManifestError {
     /// A file or directory cannot be read.
     #[error("cannot {step} {path}")]
@@ -35,7 +36,7 @@ pub enum ManifestError {
         line: usize,
     },
     /// A document is not an object that larder can take.
-    #[error("{origin}: {subject}{problem}")]
+    #[error("{origin}: {subject}{problem}{}", Beside(.beside))]
     Document {
         /// The place.
         origin: Origin,
@@ -43,6 +44,8 @@ pub enum ManifestError {
         subject: Subject,
         /// The problem.
         problem: Problem,
+        /// Unknown fields of a rejected object, which may be why: what it lacks may be there.
+        beside: Vec<Problem>,
     },
     /// A file has more problems than are reported.
     #[error("{file}: {count} more problems not shown")]
@@ -64,9 +67,28 @@ impl ManifestError {
         }
     }
 
+    /// The same error with what may explain it.
+    pub(super) fn explained_by(mut self, explanations: Vec<Problem>) -> Self {
+        if let Self::Document { beside, .. } = &mut self {
+            *beside = explanations;
+        }
+        self
+    }
+
     /// Whether the input could not be read at all, as opposed to being wrong.
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::NotText { .. })
+    }
+}
+
+/// Displays as `; unknown field …`.
+struct Beside<'a>(&'a [Problem]);
+
+impl fmt::Display for Beside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|problem| write!(f, "; {problem}"))
     }
 }
 
@@ -129,8 +151,8 @@ pub enum Problem {
     UnknownField {
         /// The field.
         field: FieldPath,
-        /// A field that the kind has at this place, with a similar name.
-        suggestion: Option<&'static str>,
+        /// What may be meant, if that is known.
+        suggestion: Option<Suggestion>,
     },
     /// The API server would reject the object.
     Invalid(FieldErrors),
@@ -154,6 +176,24 @@ pub enum Problem {
     },
     /// The decoder panicked, which is a bug of larder.
     Internal,
+}
+
+/// What an unknown field may mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Suggestion {
+    /// A field that the kind has at this place, with a similar name.
+    Name(&'static str),
+    /// The same field at another place.
+    Place(FieldPath),
+}
+
+impl fmt::Display for Suggestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "did you mean {name:?}?"),
+            Self::Place(place) => write!(f, "it belongs in {place}"),
+        }
+    }
 }
 
 impl Problem {
@@ -212,7 +252,8 @@ impl fmt::Display for Problem {
             }
             Self::UnknownField { field, suggestion } => {
                 write!(f, "unknown field {:?}, ignored", field.to_string())?;
-                suggestion.map_or(Ok(()), |name| write!(f, "; did you mean {name:?}?"))
+                let suggestion = suggestion.as_ref();
+                suggestion.map_or(Ok(()), |meant| write!(f, "; {meant}"))
             }
             Self::Type { field, problem } if field.segments().is_empty() => f.write_str(problem),
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),

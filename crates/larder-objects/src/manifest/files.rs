@@ -19,7 +19,10 @@ use rustix::{
 };
 use zeroize::Zeroizing;
 
-use super::{Loader, ManifestError};
+use super::{
+    Loader, ManifestError,
+    exclude::{Exclusion, outermost},
+};
 
 /// Name under which standard input appears in errors.
 const STDIN: &str = "standard input";
@@ -48,12 +51,13 @@ impl Loader {
     /// below it. A pipe is read to its end if `path` names it, as a shell's `<(COMMAND)` does; in a directory it is an
     /// error.
     pub fn path(&mut self, path: &Path) {
-        match files(path, self.recursive) {
-            Ok(Some((files, unlisted))) => {
-                for (directory, source) in unlisted {
+        match files(path, self.recursive, &self.exclusions) {
+            Ok(Some(found)) => {
+                self.manifests.excluded.extend(found.excluded);
+                for (directory, source) in found.unlisted {
                     self.unreadable("list", &directory, source);
                 }
-                for (file, leaves) in files {
+                for (file, leaves) in found.files {
                     if leaves {
                         self.not_read(&file, LEAVES);
                     } else {
@@ -122,6 +126,14 @@ impl Loader {
         self.unreadable("read", path, io::Error::other(why));
     }
 
+    /// Whether the file at `below` in `directory` is left out, which is noted: for callers that list files themselves.
+    pub fn leaves_out(&mut self, directory: &Path, below: &Path) -> bool {
+        let outermost = outermost(&self.exclusions, below);
+        let excluded = &mut self.manifests.excluded;
+        excluded.extend(outermost.map(|part| directory.join(part)));
+        outermost.is_some()
+    }
+
     /// Notes that a step failed for the file at `path`, and why.
     pub fn unreadable(&mut self, step: &'static str, path: &Path, source: io::Error) {
         self.manifests.errors.push(ManifestError::Read {
@@ -171,39 +183,51 @@ fn is_pipe(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// The manifests of a directory, each with whether it is a link that leads out of it, and the subdirectories that cannot
-/// be listed.
-type Found = (Vec<(PathBuf, bool)>, Vec<(PathBuf, io::Error)>);
+/// The content of a directory.
+#[derive(Default)]
+struct Found {
+    /// The manifests, each with whether it is a link that leads out of the directory.
+    files: Vec<(PathBuf, bool)>,
+    /// The subdirectories that cannot be listed.
+    unlisted: Vec<(PathBuf, io::Error)>,
+    excluded: Vec<PathBuf>,
+}
 
-/// Those of a directory, sorted, with those of its subdirectories if `recursive`; `None` if `path` is not a directory. As
-/// kubectl 1.32 with `-f`, which takes hidden names also.
-fn files(path: &Path, recursive: bool) -> io::Result<Option<Found>> {
+/// The manifests of a directory, sorted, with those of its subdirectories if `recursive`; `None` if `path` is not a
+/// directory. As kubectl 1.32 with `-f`, which takes hidden names also.
+fn files(path: &Path, recursive: bool, exclusions: &[Exclusion]) -> io::Result<Option<Found>> {
     if !path.is_dir() {
         return Ok(None);
     }
     let root = path.canonicalize()?;
-    let (mut files, mut directories) = (Vec::new(), vec![path.to_owned()]);
-    let mut unlisted = Vec::new();
+    let (mut found, mut directories) = (Found::default(), vec![path.to_owned()]);
     while let Some(directory) = directories.pop() {
         let entries = fs::read_dir(&directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let entries = entries.unwrap_or_else(|source| {
-            unlisted.push((directory, source));
+            found.unlisted.push((directory, source));
             Vec::new()
         });
         for entry in entries {
-            let (path, kind) = (entry.path(), entry.file_type()?);
+            let (file, kind) = (entry.path(), entry.file_type()?);
             // A link to a directory may lead back here; git's own files are no manifests.
-            if kind.is_dir() {
-                let is_read = recursive && entry.file_name() != ".git";
-                directories.extend(is_read.then_some(path));
+            let is_directory = kind.is_dir() && recursive && entry.file_name() != ".git";
+            let is_manifest = !kind.is_dir() && has_manifest_extension(&file);
+            if !is_directory && !is_manifest {
+                continue;
+            }
+            let below = file.strip_prefix(path).unwrap_or(&file);
+            if exclusions.iter().any(|one| one.matches(below)) {
+                found.excluded.push(file);
+            } else if is_directory {
+                directories.push(file);
             // A file that disappears, and everything that is not regular, is reported when it is read.
-            } else if has_manifest_extension(&path) {
-                let target = kind.is_symlink().then(|| path.canonicalize());
+            } else {
+                let target = kind.is_symlink().then(|| file.canonicalize());
                 let leaves = target.is_some_and(|to| to.is_ok_and(|to| !to.starts_with(&root)));
-                files.push((path, leaves));
+                found.files.push((file, leaves));
             }
         }
     }
-    files.sort();
-    Ok(Some((files, unlisted)))
+    found.files.sort();
+    Ok(Some(found))
 }

@@ -69,6 +69,7 @@ impl MadeObject {
                 name: Some(self.key.name.to_string()),
             },
             problem: Problem::Encrypted,
+            beside: Vec::new(),
         })
     }
 }

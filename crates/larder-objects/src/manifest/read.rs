@@ -30,6 +30,9 @@ use crate::{
 /// Number of errors, and of warnings, that are reported of one file. The others are counted.
 const MAX_REPORTED: usize = 100;
 
+/// Number of unknown fields that the error of a rejected object names.
+const MAX_BESIDE: usize = 3;
+
 /// One document of a file.
 struct Source<'a> {
     file: &'a Arc<str>,
@@ -80,6 +83,7 @@ impl Source<'_> {
             origin: self.origin(place, &problem.field()),
             subject,
             problem,
+            beside: Vec::new(),
         }
     }
 }
@@ -362,9 +366,15 @@ impl Loader {
             self.warnings
                 .push(|| source.error(place, subject.clone(), problem));
         };
-        for UnknownField { field, suggestion } in unknown {
-            warn(Problem::UnknownField { field, suggestion });
-        }
+        let is_rejected = recognized.is_err();
+        let unknown = unknown.into_iter();
+        let mut unknown = unknown
+            .map(|UnknownField { field, suggestion }| Problem::UnknownField { field, suggestion });
+        let explanations = unknown
+            .by_ref()
+            .take(if is_rejected { MAX_BESIDE } else { 0 });
+        let explanations: Vec<_> = explanations.collect();
+        unknown.for_each(&mut warn);
         let kept = match recognized {
             Ok(Recognized::Object(document, rejected)) => {
                 let rejected = rejected.iter().cloned();
@@ -389,7 +399,12 @@ impl Loader {
             Err(problem) => Err(problem),
         };
         if let Err(problem) = kept {
-            self.errors.push(|| source.error(place, subject, problem));
+            let error = || {
+                source
+                    .error(place, subject, problem)
+                    .explained_by(explanations)
+            };
+            self.errors.push(error);
         }
     }
 

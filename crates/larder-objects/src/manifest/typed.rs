@@ -380,6 +380,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::manifest::Suggestion;
 
     #[track_caller]
     fn check_problem(pod: Value, expected: &str) {
@@ -430,20 +431,18 @@ mod tests {
         decode::<Pod>(&value, &mut unknown).unwrap();
         let shown = unknown
             .iter()
-            .map(|unknown| (unknown.field.to_string(), unknown.suggestion));
+            .map(|unknown| (unknown.field.to_string(), unknown.suggestion.clone()));
         let shown: Vec<_> = shown.collect();
-        let shown: Vec<_> = shown
-            .iter()
-            .map(|(field, suggestion)| (&**field, *suggestion))
-            .collect();
+        let name = |name| Some(Suggestion::Name(name));
+        let expected = [
+            ("metadata.lables", name("labels")),
+            ("spec.containers[1].evn", name("env")),
+            ("spec.volumes[1].configmap", name("configMap")),
+            ("spec.zzz", None),
+        ];
         assert_eq!(
             shown,
-            [
-                ("metadata.lables", Some("labels")),
-                ("spec.containers[1].evn", Some("env")),
-                ("spec.volumes[1].configmap", Some("configMap")),
-                ("spec.zzz", None),
-            ]
+            expected.map(|(field, meant)| (field.to_owned(), meant))
         );
     }
 
