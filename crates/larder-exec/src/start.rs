@@ -1,7 +1,12 @@
 //! Variables, mounts, user and command of one start, computed from the container. Pure but for the caller's
 //! environment.
 
-use std::{collections::BTreeSet, ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
 
 use anyhow::bail;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
@@ -24,8 +29,12 @@ const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
 
 /// The variable that a container runtime sets.
 const HOSTNAME: &str = "HOSTNAME";
-/// Longest name of a machine (kubelet 1.36, `pkg/kubelet/util/util.go`).
+/// Longest name of a pod's machine, and longest with its domain (kubelet 1.36, `pkg/kubelet/kubelet_pods.go` and
+/// `pkg/kubelet/util/util.go`).
 const MAX_HOST_NAME: usize = 63;
+const MAX_FULL_NAME: usize = 64;
+/// The domain of a cluster, where its administrator chose no other.
+const CLUSTER_DOMAIN: &str = "cluster.local";
 /// Longest argument or variable of Linux (`MAX_ARG_STRLEN`).
 const MAX_VARIABLE_BYTES: usize = 128 << 10;
 
@@ -58,13 +67,21 @@ pub(crate) enum MountSource {
     Objects(VolumeKind),
     /// In a directory of the agent.
     Agent(PathBuf),
-    EmptyDir(EmptyDirVolumeSource),
+    /// In the directory of its pod at an agent, if it is shared.
+    EmptyDir(EmptyDirVolumeSource, Option<PathBuf>),
     HostPath(PathBuf),
 }
 
 impl MountSource {
     /// The source of a volume; `None` for types that are not provided here.
     pub(crate) fn of(volume: &Volume, contents: &Contents) -> Option<Self> {
+        if let Some(source) = &volume.empty_dir {
+            let pod = match contents {
+                Contents::Delivered(delivered) => delivered.shared.place_of(source),
+                Contents::Inputs(_) => None,
+            };
+            return Some(Self::EmptyDir(source.clone(), pod.map(Path::to_owned)));
+        }
         if let Contents::Delivered(delivered) = contents
             && let Some(directory) = delivered.volumes.get(&volume.name)
         {
@@ -72,9 +89,6 @@ impl MountSource {
         }
         if let Some(kind) = VolumeKind::of(volume) {
             return Some(Self::Objects(kind));
-        }
-        if let Some(source) = &volume.empty_dir {
-            return Some(Self::EmptyDir(source.clone()));
         }
         let host_path = volume.host_path.as_ref()?;
         Some(Self::HostPath(PathBuf::from(&host_path.path)))
@@ -110,7 +124,7 @@ impl Start {
                 mount.volume
             );
         }
-        let environment = with_caller(&variables, pod);
+        let environment = with_caller(&variables, pod)?;
         check_lengths(&environment)?;
         let identity = identity(pod, container, mapped)?;
         let directory = container.working_dir.filter(|path| !path.is_empty());
@@ -226,27 +240,43 @@ fn check_lengths(variables: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
     }
 }
 
-/// The name of the pod's machine: `hostname`, or the pod's name, which the kubelet cuts to 63 characters; that of this
-/// machine where the pod uses its network.
-fn host_name(pod: &Pod) -> String {
-    let spec = pod.spec.as_ref();
-    if spec.and_then(|spec| spec.host_network) == Some(true) {
-        return uname().nodename().to_string_lossy().into_owned();
+/// The name of the pod's machine: `hostnameOverride`; else `hostname` or the pod's name, which the kubelet cuts to 63
+/// characters, with the domain if `setHostnameAsFQDN` asks for it; that of this machine where the pod uses its network.
+fn host_name(pod: &Pod) -> anyhow::Result<String> {
+    let spec = pod.spec.clone().unwrap_or_default();
+    if spec.host_network == Some(true) {
+        return Ok(uname().nodename().to_string_lossy().into_owned());
     }
-    let given = spec.and_then(|spec| spec.hostname.as_deref());
-    let given = given.filter(|name| !name.is_empty());
-    let name = given.or(pod.metadata.name.as_deref()).unwrap_or_default();
+    let given = |name: Option<String>| name.filter(|name| !name.is_empty());
+    if let Some(name) = given(spec.hostname_override) {
+        return Ok(name);
+    }
+    let name = given(spec.hostname).or(pod.metadata.name.clone());
+    let name = name.unwrap_or_default();
     let end = name.floor_char_boundary(MAX_HOST_NAME);
-    name[..end].trim_end_matches(['-', '.']).to_owned()
+    let name = name[..end].trim_end_matches(['-', '.']).to_owned();
+    let (Some(subdomain), Some(true)) = (given(spec.subdomain), spec.set_hostname_as_fqdn) else {
+        return Ok(name);
+    };
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let full = format!("{name}.{subdomain}.{namespace}.svc.{CLUSTER_DOMAIN}");
+    if full.len() > MAX_FULL_NAME {
+        bail!(
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long \
+             ({MAX_FULL_NAME} characters is the max, {} characters requested)",
+            full.len()
+        );
+    }
+    Ok(full)
 }
 
 /// The variables of the container, and those that a runtime or the image would set.
-fn with_caller(variables: &Environment<'_>, pod: &Pod) -> Vec<(String, Vec<u8>)> {
+fn with_caller(variables: &Environment<'_>, pod: &Pod) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let own = variables.iter();
     let own = own.map(|(name, variable)| (name.to_owned(), variable.value.to_vec()));
     let mut all: Vec<_> = own.collect();
     if variables.get(HOSTNAME).is_none() {
-        all.push((HOSTNAME.to_owned(), host_name(pod).into_bytes()));
+        all.push((HOSTNAME.to_owned(), host_name(pod)?.into_bytes()));
     }
     for name in FROM_CALLER {
         if variables.get(name).is_none()
@@ -255,12 +285,58 @@ fn with_caller(variables: &Environment<'_>, pod: &Pod) -> Vec<(String, Vec<u8>)>
             all.push((name.to_owned(), value.as_bytes().to_vec()));
         }
     }
-    all
+    Ok(all)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[track_caller]
+    fn check_host_name(name: &str, spec: Value, expected: &str) {
+        let pod = json!({"metadata": {"name": name, "namespace": "prod"}, "spec": spec});
+        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        pod.spec.get_or_insert_default().containers.clear();
+        let found = host_name(&pod).unwrap_or_else(|error| error.to_string());
+        assert_eq!(found, expected, "{spec}");
+    }
+
+    #[test]
+    fn host_name_is_the_kubelets() {
+        let node = uname().nodename().to_string_lossy().into_owned();
+        let of_pod = |more: Value| {
+            let mut spec = json!({"containers": []});
+            let fields = more.as_object().cloned().unwrap_or_default();
+            spec.as_object_mut().unwrap().extend(fields);
+            spec
+        };
+        let full = json!({"hostname": "h", "subdomain": "sub", "setHostnameAsFQDN": true});
+        for (spec, expected) in [
+            (json!({}), "web-0"),
+            (json!({"hostname": "h"}), "h"),
+            (json!({"hostname": "h", "subdomain": "sub"}), "h"),
+            (json!({"setHostnameAsFQDN": true}), "web-0"),
+            (full, "h.sub.prod.svc.cluster.local"),
+            (json!({"hostnameOverride": "a.b", "hostname": "h"}), "a.b"),
+            (json!({"hostNetwork": true, "hostname": "h"}), &*node),
+        ] {
+            check_host_name("web-0", of_pod(spec), expected);
+        }
+        let long = format!("{}-.{}", "a".repeat(61), "b".repeat(9));
+        check_host_name(&long, of_pod(json!({})), &"a".repeat(61));
+        let full = json!({"subdomain": "sub", "setHostnameAsFQDN": true});
+        let name = "c".repeat(40);
+        check_host_name(
+            &name,
+            of_pod(full),
+            &format!(
+                "failed to construct FQDN from pod hostname and cluster domain, FQDN {name}.sub.prod.svc.cluster.local \
+                 is too long (64 characters is the max, 67 characters requested)"
+            ),
+        );
+    }
 
     #[test]
     fn single_user_of_a_namespace_gets_the_access_of_the_pods_user() {

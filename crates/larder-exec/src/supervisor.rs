@@ -31,7 +31,7 @@ use tokio::{
 use crate::{
     hooks::CommandHooks,
     origin::{OnExit, OriginRead},
-    sandbox::{Follower, Processes, ProcessesEvent, forwarded},
+    sandbox::{CommandSignal, Follower, Processes, ProcessesEvent, forwarded},
     session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
 };
@@ -45,7 +45,7 @@ const CANNOT_START: i32 = 125;
 enum SupervisorEvent {
     Command(ProcessesEvent),
     /// A signal, and whether the command needs it passed on.
-    Signal(Signal, bool),
+    Signal(CommandSignal, bool),
     Changed,
     /// The pod, read again after a change.
     Read(Box<anyhow::Result<OriginRead>>),
@@ -86,9 +86,9 @@ impl Child {
         }
     }
 
-    fn send(&self, signal: Signal) {
+    fn send(&self, signal: impl Into<CommandSignal>) {
         if let Self::Running(processes) = self {
-            processes.inside.send(signal);
+            processes.inside.send(signal.into());
         }
     }
 
@@ -263,10 +263,11 @@ impl Supervisor<'_> {
     }
 
     /// Passes a signal on if the command needs that. Returns the status with which larder ends now.
-    fn signaled(&mut self, signal: Signal, forward: bool) -> Option<ExitStatus> {
-        let ends = [Signal::TERM, Signal::INT, Signal::QUIT].contains(&signal);
+    fn signaled(&mut self, signal: CommandSignal, forward: bool) -> Option<ExitStatus> {
+        let is_one = |all: &[Signal]| all.iter().any(|one| signal == (*one).into());
+        let ends = is_one(&[Signal::TERM, Signal::INT, Signal::QUIT]);
         if let Child::Failed(status) = self.child
-            && (ends || signal == Signal::HUP)
+            && (ends || is_one(&[Signal::HUP]))
         {
             return Some(status);
         }

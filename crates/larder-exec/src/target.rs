@@ -1,8 +1,11 @@
 //! The container whose variables and volumes a command gets.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use k8s_openapi::api::core::v1::{EnvVar, Pod, Volume};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, EnvVar, Pod, Volume};
 use larder_console as console;
 use larder_objects::SecretBytes;
 use larder_on_change::{ContainerRole, PodOutline};
@@ -38,8 +41,32 @@ pub struct Delivered {
     pub variables: BTreeMap<String, SecretBytes>,
     /// The file that they were read from.
     pub environment: PathBuf,
-    /// Directories of the volumes that the container mounts, by name; an emptyDir only if it exists.
+    /// Directories of the volumes that the container mounts and the agent fills, by name.
     pub volumes: BTreeMap<String, PathBuf>,
+    /// Where the commands of the pod share its emptyDir volumes.
+    pub shared: SharedDirectory,
+}
+
+/// The directory of a pod, in which its emptyDir volumes are.
+#[derive(Debug)]
+pub enum SharedDirectory {
+    /// Another user's, who could not remove what is made in it: nothing is shared.
+    Foreign,
+    /// On a disk.
+    Disk(PathBuf),
+    /// In memory.
+    Memory(PathBuf),
+}
+
+impl SharedDirectory {
+    /// The directory, if it is a place for this volume: what belongs into memory does not get on a disk.
+    pub(crate) fn place_of(&self, source: &EmptyDirVolumeSource) -> Option<&Path> {
+        match (self, source.medium.as_deref()) {
+            (Self::Memory(pod), None | Some("" | "Memory"))
+            | (Self::Disk(pod), None | Some("")) => Some(pod),
+            _ => None,
+        }
+    }
 }
 
 impl ExecTarget {

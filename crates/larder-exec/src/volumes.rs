@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_console as console;
 use larder_projection::{
     Inputs, VolumeKind, VolumePath,
-    disk::{PodVolume, VolumeHost, bind_subpath, make_empty_dir},
+    disk::{PodVolume, VolumeHost, bind_subpath, make_empty_dir, share_empty_dir},
     fs_group, nested_mount_points, project,
 };
 
@@ -110,7 +110,7 @@ impl<'a> Volumes<'a> {
         match source {
             MountSource::Objects(kind) => Some(self.host.volume_path(target.uid(), *kind, volume)),
             MountSource::Agent(path) => Some(path.clone()),
-            MountSource::EmptyDir(_) | MountSource::HostPath(_) => None,
+            MountSource::EmptyDir(..) | MountSource::HostPath(_) => None,
         }
     }
 
@@ -122,11 +122,16 @@ impl<'a> Volumes<'a> {
     ) -> anyhow::Result<PathBuf> {
         let root = match &mount.source {
             MountSource::Objects(kind) => self.host.volume_path(target.uid(), *kind, &mount.volume),
-            MountSource::EmptyDir(source) => {
-                let path = self.sandbox.staging.join("empty").join(&mount.volume);
+            MountSource::EmptyDir(source, pod) => {
                 let points = mount_points(&target.pod, &mount.volume)?;
-                make_empty_dir(&path, source, fs_group(&target.pod), &points)?;
-                path
+                let group = fs_group(&target.pod);
+                if let Some(pod) = pod {
+                    share_empty_dir(pod, &mount.volume, source, group, &points)?
+                } else {
+                    let path = self.sandbox.staging.join("empty").join(&mount.volume);
+                    make_empty_dir(&path, source, group, &points)?;
+                    path
+                }
             }
             MountSource::Agent(path) | MountSource::HostPath(path) => path.clone(),
         };
@@ -136,7 +141,7 @@ impl<'a> Volumes<'a> {
         let targets = self.directory("subpaths")?;
         let create = match &mount.source {
             // A missing directory gets the mode of the volume's, as by the kubelet.
-            MountSource::Objects(_) | MountSource::EmptyDir(_) => {
+            MountSource::Objects(_) | MountSource::EmptyDir(..) => {
                 Some(fs::metadata(&root)?.permissions().mode() & 0o7777)
             }
             MountSource::Agent(_) | MountSource::HostPath(_) => None,

@@ -32,7 +32,7 @@ mod tmpfs;
 mod tree;
 mod writer;
 
-pub use empty_dir::{empty_dir_path, make_empty_dir};
+pub use empty_dir::{empty_dir_path, make_empty_dir, share_empty_dir};
 pub use environment::{EnvironmentTextError, read_environment};
 pub use error::DiskError;
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};

@@ -180,6 +180,13 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Sends a signal that may have no name.
+    fn signal_number(&self, number: &str) {
+        let mut kill = Command::new("sh");
+        let script = format!("kill -{number} {}", self.child.id());
+        assert!(kill.args(["-c", &script]).status().unwrap().success());
+    }
+
     /// Its remaining output, and its exit code.
     pub(crate) fn end(mut self) -> (String, Option<i32>) {
         let mut rest = String::new();
@@ -625,8 +632,8 @@ fn command_has_the_host_name_of_its_pod() {
     if !may_mount() {
         return;
     }
-    let printed = desk("").run("exec -f app.yaml -- sh -c true").code;
-    assert_eq!(printed, 0);
+    let run = desk("").run("exec -f app.yaml -- printenv HOSTNAME");
+    assert_eq!(run.stdout, "web\n", "{}", run.stderr);
     let run = desk("hostname: db-0").run("exec -f app.yaml -- printenv HOSTNAME");
     assert_eq!(run.stdout, "db-0\n", "{}", run.stderr);
     let run = desk("").run("exec -f app.yaml --env HOSTNAME=own -- printenv HOSTNAME");
@@ -699,6 +706,24 @@ fn signals_of_jobs_reach_the_command() {
     }
     running.signal(Signal::TERM);
     assert_eq!(running.end().1, Some(128 + 15));
+}
+
+#[test]
+fn real_time_signals_reach_the_command() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let script = "trap 'echo 35' 35; trap 'echo 63' 63; echo ready; while :; do sleep 0.05; done";
+    let mut running = Running::start(&desk, &[], script);
+    assert_eq!(running.line(), "ready");
+    for number in ["35", "63"] {
+        running.signal_number(number);
+        assert_eq!(running.line(), number);
+    }
+    // One without a handler ends the command, and larder tells which.
+    running.signal_number("40");
+    assert_eq!(running.end().1, Some(128 + 40));
 }
 
 #[test]

@@ -14,12 +14,13 @@ use std::{
     time::Duration,
 };
 
+use larder_projection::disk::{empty_dir_path, is_in_memory};
 use rustix::process::{Signal, geteuid};
 
 use crate::{
     Desk,
     exec::{Running, larder_for_everybody, may_mount},
-    run::Agent,
+    run::{Agent, until},
 };
 
 const POD: &str = "apiVersion: v1
@@ -100,6 +101,56 @@ fn command_sees_what_the_agent_delivers() {
             .join("root/by-name/prod/web/volume-subpaths")
             .exists()
     );
+    agent.signal(Signal::TERM);
+}
+
+#[tokio::test]
+async fn commands_of_a_pod_share_its_empty_dir_until_the_pod_is_gone() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk();
+    let text = POD.replace(
+        "{name: scratch, emptyDir: {}}",
+        "{name: scratch, emptyDir: {}}\n  - {name: memory, emptyDir: {medium: Memory}}",
+    );
+    let memory = "    - {name: memory, mountPath: /larder-test/memory}\n  - name: waiting";
+    let text = text.replace("  - name: waiting", memory);
+    fs::write(desk.path().join("m/web.yaml"), text).unwrap();
+    let mut agent = serving(&desk);
+    let mut one = Running::with(
+        &desk,
+        &WHERE,
+        "cd /larder-test; echo a > scratch/a; echo b > memory/b; echo ready; read end",
+    );
+    assert_eq!(one.line(), "ready");
+    let mut two = Running::with(
+        &desk,
+        &WHERE,
+        "cd /larder-test; cat scratch/a; ls memory; echo c > scratch/c; echo end; read end",
+    );
+    assert_eq!(two.line(), "a");
+    let root = fs::File::open(desk.path().join("root")).unwrap();
+    if is_in_memory(root).unwrap() {
+        assert_eq!(two.line(), "b");
+    }
+    assert_eq!(two.line(), "end");
+    let volume = desk
+        .path()
+        .join("root/by-name/prod/web")
+        .canonicalize()
+        .unwrap();
+    let volume = empty_dir_path(&volume, "scratch");
+    assert_eq!(fs::read_to_string(volume.join("c")).unwrap(), "c\n");
+    for mut running in [one, two] {
+        running.write("\n");
+        running.end();
+    }
+    // It outlives the commands, and goes with the pod.
+    assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "a\n");
+    fs::remove_file(desk.path().join("m/web.yaml")).unwrap();
+    let pod = volume.ancestors().nth(3).unwrap();
+    until("the end of the pod", || !pod.exists()).await;
     agent.signal(Signal::TERM);
 }
 

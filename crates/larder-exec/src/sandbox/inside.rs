@@ -13,7 +13,7 @@ use larder_containers::{
     processes::{FoundContainer, Processes},
 };
 use rustix::{
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 use tokio::{
@@ -21,6 +21,8 @@ use tokio::{
     runtime::Handle,
     sync::SetOnce,
 };
+
+use super::signals::{CommandSignal, send_real_time};
 
 /// The hidden subcommand that becomes the command of `larder exec`.
 pub const STAGE: &str = "exec-stage";
@@ -53,9 +55,12 @@ impl Inside {
     }
 
     /// Sends a signal to the command, if that has not ended.
-    pub(crate) fn send(&self, signal: Signal) {
-        // If the command has just ended, its exit is the next event.
-        let _ = pidfd_send_signal(&self.process, signal);
+    pub(crate) fn send(&self, signal: CommandSignal) {
+        match signal {
+            // If the command has just ended, its exit is the next event.
+            CommandSignal::Named(signal) => drop(pidfd_send_signal(&self.process, signal)),
+            CommandSignal::RealTime(number) => send_real_time(number, self.pid),
+        }
     }
 
     /// Whether the stage has not become the command yet.

@@ -1,9 +1,12 @@
-//! `emptyDir` volumes, which a runtime makes: nothing of larder fills them.
+//! `emptyDir` volumes, which the program that runs the containers makes. They are removed with their pod.
 
 use std::{
     fs::{self, Permissions},
     io,
-    os::unix::fs::{PermissionsExt as _, chown},
+    os::{
+        fd::AsFd as _,
+        unix::fs::{PermissionsExt as _, chown},
+    },
     path::{Path, PathBuf},
 };
 
@@ -13,14 +16,47 @@ use rustix::io::Errno;
 use super::{
     DiskError,
     directory::Directory,
-    layout::{EMPTY_DIR, VOLUMES},
+    layout::{EMPTY_DIR, PLUGIN, PRIVATE, VOLUMES, element},
     subpath::make_directories,
+    tmpfs,
 };
 use crate::VolumePath;
 
 /// Directory of an `emptyDir` volume of the pod whose directory is `pod`, whether there is one or not.
 pub fn empty_dir_path(pod: &Path, volume: &str) -> PathBuf {
     pod.join(VOLUMES).join(EMPTY_DIR).join(volume)
+}
+
+/// Makes the directory of an `emptyDir` volume of the pod whose directory is `pod`, which must be there. For the rest, see
+/// [`make_empty_dir`].
+///
+/// # Errors
+///
+/// As [`make_empty_dir`], or there is no such pod.
+pub fn share_empty_dir(
+    pod: &Path,
+    volume: &str,
+    source: &EmptyDirVolumeSource,
+    fs_group: Option<u32>,
+    mount_points: &[VolumePath],
+) -> Result<PathBuf, DiskError> {
+    let volumes = Directory::open(pod)?.ensure(VOLUMES, PRIVATE)?;
+    volumes.ensure(EMPTY_DIR, PLUGIN)?.make(element(volume)?)?;
+    let path = empty_dir_path(pod, volume);
+    make_empty_dir(&path, source, fs_group, mount_points)?;
+    Ok(path)
+}
+
+/// Removes all `emptyDir` volumes of a pod.
+pub(super) fn remove_empty_dirs(pod: &Directory) -> Result<(), DiskError> {
+    let Some(plugin) = pod.descendant(&[VOLUMES, EMPTY_DIR])? else {
+        return Ok(());
+    };
+    for name in plugin.directories()? {
+        tmpfs::unmount(plugin.as_fd(), &name).map_err(plugin.failed("unmount", &name))?;
+        plugin.remove(&name)?;
+    }
+    Ok(())
 }
 
 /// Makes a directory with the mode of an `emptyDir` volume, 0777 by default, and open to `fs_group`: new files inherit

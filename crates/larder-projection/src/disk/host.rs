@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use super::{
     AtomicWriter, DiskError, Written,
     directory::Directory,
+    empty_dir::remove_empty_dirs,
     layout::{self, element},
     ownership::{self, Group},
     subpath,
@@ -252,8 +253,8 @@ impl VolumeHost {
         }
     }
 
-    /// Tears down all volumes of a pod and removes all else that is larder's: environments and markers. The link by
-    /// name is [`Self::unlink_pod`]'s: on a node with ten thousand pods, the end of one must not search them all.
+    /// Tears down all volumes of a pod and removes all else that is larder's: environments, markers, and `emptyDir` volumes
+    /// unless a kubelet runs the pod. The link by name is [`Self::unlink_pod`]'s: on a node with ten thousand pods, the end of one must not search them all.
     ///
     /// The directory of the pod goes if nothing of others is left in it, such as volumes of other types.
     ///
@@ -263,6 +264,11 @@ impl VolumeHost {
     pub fn remove_pod(&self, pod_uid: &str) -> Result<(), Vec<DiskError>> {
         self.on_pod(pod_uid, |pod, errors| {
             tear_down_all(pod, errors, |_| false);
+            let of_kubelet = is_of_kubelet(pod);
+            if matches!(of_kubelet, Ok(false)) {
+                errors.extend(remove_empty_dirs(pod).err());
+            }
+            errors.extend(of_kubelet.err());
             errors.extend(remove_rest(pod, self.pod_files).err());
             errors.extend(self.remove_if_empty(pod_uid).err());
         })
@@ -525,28 +531,40 @@ fn volumes_of(pod: &Directory) -> Result<Vec<(VolumeKind, String)>, DiskError> {
     Ok(volumes)
 }
 
-/// Whether larder has written the volumes of a pod, which a link by name may lead to, and no kubelet runs it: that would
-/// have written its `hosts` file and the termination logs of its containers.
+/// Whether larder has written the volumes of a pod, which a link by name may lead to, and no kubelet runs it.
 fn is_own(pod: &Directory, is_linked: bool) -> Result<bool, DiskError> {
-    let has = |directory: &Directory, name: &str| sys::stat_entry(directory.as_fd(), name).is_ok();
-    let mut is_own = is_linked;
-    if has(pod, layout::HOSTS) {
+    if is_of_kubelet(pod)? {
         return Ok(false);
     }
+    let mut is_own = is_linked;
     if let Some(containers) = pod.child(layout::CONTAINERS)? {
         for child in containers.children()? {
-            let (_, container) = child?;
-            is_own |= has(&container, layout::ENVIRONMENT);
-            let entries = container.entries()?;
-            if entries
-                .iter()
-                .any(|(name, _)| layout::is_termination_log(name))
-            {
-                return Ok(false);
-            }
+            is_own |= has(&child?.1, layout::ENVIRONMENT);
         }
     }
     Ok(is_own)
+}
+
+/// Whether a kubelet runs the pod: it has written its `hosts` file, or termination logs of its containers.
+fn is_of_kubelet(pod: &Directory) -> Result<bool, DiskError> {
+    if has(pod, layout::HOSTS) {
+        return Ok(true);
+    }
+    let Some(containers) = pod.child(layout::CONTAINERS)? else {
+        return Ok(false);
+    };
+    for child in containers.children()? {
+        let entries = child?.1.entries()?;
+        let mut names = entries.iter().map(|(name, _)| name);
+        if names.any(|name| layout::is_termination_log(name)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn has(directory: &Directory, name: &str) -> bool {
+    sys::stat_entry(directory.as_fd(), name).is_ok()
 }
 
 /// Removes the environments of the containers that are not among `containers`. Other files of theirs stay.
@@ -576,6 +594,7 @@ fn remove_rest(pod: &Directory, files: &[&str]) -> Result<(), DiskError> {
         for kind in VolumeKind::ALL {
             volumes.remove_if_empty(kind.directory())?;
         }
+        volumes.remove_if_empty(layout::EMPTY_DIR)?;
         pod.remove_if_empty(layout::VOLUMES)?;
     }
     if let Some(plugins) = pod.child(layout::PLUGINS)? {

@@ -4,7 +4,7 @@
 //! <root>/pods/<pod UID>/
 //!   volumes/kubernetes.io~configmap/<volume>/           a directory on disk
 //!   volumes/kubernetes.io~secret/<volume>/              a tmpfs; likewise projected and downward-api
-//!   volumes/kubernetes.io~empty-dir/<volume>/           of others; env files are read from there
+//!   volumes/kubernetes.io~empty-dir/<volume>/           filled by others; env files are read from there
 //!   plugins/kubernetes.io~empty-dir/wrapped_<volume>/ready
 //!   volume-subpaths/<volume>/<container>/<index>        targets of bind mounts for subPath
 //!   containers/<container>/env.json                     ours: the environment, mode 0600

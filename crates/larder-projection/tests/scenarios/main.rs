@@ -6,6 +6,7 @@
 
 mod completions;
 mod downward;
+mod empty_dirs;
 mod environment;
 mod kubelet_texts;
 mod large_pods;

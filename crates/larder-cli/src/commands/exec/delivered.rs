@@ -1,25 +1,28 @@
 //! A pod of a running agent: its status, and the agent's files.
 //!
 //! Invariants:
-//! 1. No file of the agent is changed, and the user's own permissions apply: variables come from a file that only the
+//! 1. No file that the agent fills is changed, and the user's own permissions apply: variables come from a file that only the
 //!    agent's user and root can open.
 //! 2. Every path from the agent is in its root directory ([`AgentClient::path`]).
 
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Pod;
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
-use larder_exec::{Contents, Delivered, ExecTarget, container_called, filled, volumes};
-use larder_files::regular_file::read_regular_file;
+use larder_exec::{
+    Contents, Delivered, ExecTarget, SharedDirectory, container_called, filled, volumes,
+};
+use larder_files::{ownership, regular_file::read_regular_file};
 use larder_objects::validation::{is_label, is_subdomain};
 use larder_projection::{
     MAX_ENVIRONMENT_BYTES, VolumeKind,
-    disk::{empty_dir_path, read_environment},
+    disk::{is_in_memory, read_environment},
 };
 
 use super::manifests::container_name;
@@ -112,12 +115,6 @@ fn delivered(
                 output::note(format_args!("volume {name} {what}{why}"));
             }
             directories.insert(name.clone(), directory);
-        } else if volume.empty_dir.is_some() {
-            let directory = empty_dir_path(&agent.path(&status.path)?, name);
-            if directory.is_dir() {
-                let directory = agent.path(&directory.to_string_lossy())?;
-                directories.insert(name.clone(), directory);
-            }
         }
     }
     let mut environments = status.containers.iter();
@@ -134,9 +131,24 @@ fn delivered(
     let text = read_regular_file(&path, MAX_ENVIRONMENT_FILE_BYTES).with_context(what)?;
     let variables = read_environment(&text).with_context(what)?;
     Ok(Delivered {
+        shared: shared(agent.path(&status.path)?)?,
         variables,
         environment: path,
         volumes: directories,
+    })
+}
+
+/// The directory `pod` for emptyDir volumes.
+fn shared(pod: PathBuf) -> anyhow::Result<SharedDirectory> {
+    let what = || format!("cannot examine {}", pod.display());
+    let opened = fs::File::open(&pod).with_context(what)?;
+    let is_own = opened.metadata().with_context(what)?.uid() == ownership::user();
+    Ok(if !is_own {
+        SharedDirectory::Foreign
+    } else if is_in_memory(opened).with_context(what)? {
+        SharedDirectory::Memory(pod)
+    } else {
+        SharedDirectory::Disk(pod)
     })
 }
 
