@@ -17,8 +17,11 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
 use larder_agent::config::listen_address;
 use larder_exec::{ANCHOR, STAGE};
+use larder_objects::manifest::Exclusion;
 
-use self::values::{duration, loopback, namespace, variable};
+use self::values::{
+    OF_KUBECTL, at_least_2000, duration, kubeconfig, loopback, namespace, variable,
+};
 pub(crate) use self::{
     kubectl::KubectlArgs,
     on_change::OnChangeArgs,
@@ -422,9 +425,21 @@ pub(crate) struct ManifestArgs {
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
+    #[command(flatten)]
+    pub(crate) exclude: ExcludeArgs,
+
     /// Namespace of objects that name none [default: that of the kubeconfig's context if one is given, else default]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
     pub(crate) namespace: Option<String>,
+}
+
+/// What is left out of directories.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ExcludeArgs {
+    /// Leave out files and subdirectories of the directories that match GLOB, which is relative to each of them; without
+    /// a slash, it is a name at any depth. May be given several times
+    #[arg(long = "exclude", value_name = "GLOB")]
+    pub(crate) globs: Vec<Exclusion>,
 }
 
 /// Show the variables and files of each container, and why it would not start
@@ -443,9 +458,15 @@ pub(crate) struct ManifestArgs {
   larder render -f app.yaml                       all pods of a file, as trees
   larder render -f k8s/ --pod prod/web            one pod
   kustomize build . | larder render -f - -o json  all pods, for programs
+  larder render -f app.yaml -o env --pod prod/web > web.env    for docker run --env-file
   larder render -f app.yaml -o html > app.html    a page to read, search, print or pass on
   larder render -f app.yaml --to out/             also write the volumes below out/
+  larder render -R -f k8s/ --exclude flux-system --strict    a check before apply
   larder render -f app.yaml --kubeconfig ~/.kube/config")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own on the command line"
+)]
 pub(crate) struct RenderArgs {
     #[command(flatten)]
     pub(crate) manifests: ManifestArgs,
@@ -453,8 +474,9 @@ pub(crate) struct RenderArgs {
     #[command(flatten)]
     pub(crate) kubectl: KubectlArgs,
 
-    /// Read objects that the manifests lack, and the node of each pod, from the API server in this kubeconfig, by name
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "assume_cluster")]
+    /// Read objects that the manifests lack, and the node of each pod, from the API server in this kubeconfig, by name.
+    /// Without FILE, it is that of KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = OF_KUBECTL, value_parser = kubeconfig(), value_hint = ValueHint::FilePath, conflicts_with = "assume_cluster")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Context of the kubeconfig, instead of its current one
@@ -462,14 +484,18 @@ pub(crate) struct RenderArgs {
     pub(crate) context: Option<String>,
 
     /// Render only this pod
-    #[arg(long, value_name = "NAMESPACE/NAME")]
+    #[arg(long, value_name = "NAMESPACE/NAME", required_if_eq("output", "env"))]
     pub(crate) pod: Option<PodName>,
+
+    /// The container of -o env [default: the only one that is not an init container]
+    #[arg(short, long, value_name = "CONTAINER", requires = "pod")]
+    pub(crate) container: Option<String>,
 
     /// Output format
     #[arg(short, long, value_enum, default_value_t = RenderOutput::Tree)]
     pub(crate) output: RenderOutput,
 
-    /// Show the values of Secrets in the tree and the page; JSON always has them
+    /// Show the values of Secrets in the tree and the page; JSON and env files always have them
     #[arg(long)]
     pub(crate) show_secrets: bool,
 
@@ -480,6 +506,10 @@ pub(crate) struct RenderArgs {
     /// Take objects that are not among the manifests as there, with unknown keys and values
     #[arg(long)]
     pub(crate) assume_missing: bool,
+
+    /// Exit with 1 also for what deserves a look: warnings of manifests and pods
+    #[arg(long)]
+    pub(crate) strict: bool,
 
     /// Also write each volume to DIR/NAMESPACE/POD/VOLUME
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -498,6 +528,8 @@ pub(crate) enum RenderOutput {
     Yaml,
     /// A page of HTML in one file, for a browser
     Html,
+    /// The variables of one container as an env file that docker reads; Secrets are in it
+    Env,
 }
 
 /// Show what changes for each container between two sets of manifests, and which containers must restart
@@ -521,10 +553,13 @@ pub(crate) enum RenderOutput {
   larder diff -f k8s/ --from v1.2 --to v1.3 -o json
   larder diff --from-file old.yaml --to-file new.yaml
   larder diff -f k8s/ --kubeconfig ~/.kube/config       before `kubectl apply -f k8s/`
+  larder diff -R -f apps/ --from main --exclude 'flux-system' --exclude '*.enc.yaml'
+  larder diff -f k8s/ --from main --fail-on fails,unless     a gate: exit code 1 only for these
+  larder diff -f k8s/ --from main -o markdown --title production
 
 Exit codes:
-  0  no difference
-  1  differences
+  0  no difference, or with --fail-on none of those
+  1  differences, or with --fail-on one of those
   2  an error; differences that were found are printed"
 )]
 pub(crate) struct DiffArgs {
@@ -548,8 +583,8 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, requires = "from_file", conflicts_with_all = ["filenames", "from", "kubeconfig", "context"])]
     pub(crate) to_file: Vec<PathBuf>,
 
-    /// Compare from what the API server in this kubeconfig has
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Compare from what the API server in this kubeconfig has. Without FILE, it is that of KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = OF_KUBECTL, value_parser = kubeconfig(), value_hint = ValueHint::FilePath)]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Context of the kubeconfig, instead of its current one
@@ -563,6 +598,9 @@ pub(crate) struct DiffArgs {
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
+    #[command(flatten)]
+    pub(crate) exclude: ExcludeArgs,
+
     /// Namespace of objects that name none [default: that of the kubeconfig's context if one is given, else default]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
     pub(crate) namespace: Option<String>,
@@ -571,9 +609,45 @@ pub(crate) struct DiffArgs {
     #[arg(short, long, value_enum, default_value_t = DiffOutput::Tree)]
     pub(crate) output: DiffOutput,
 
+    /// Differences that make the exit code 1, separated by commas: a container that would not start (fails), or only if
+    /// something is there that no document has (unless), whose verdict is open (unknown), or that needs a restart; or
+    /// any difference. An error is 2 in each case
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        value_delimiter = ',',
+        default_value = "any"
+    )]
+    pub(crate) fail_on: Vec<FailOn>,
+
+    /// Heading of the tree, the Markdown and the page, such as the name of an overlay
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
+
+    /// Most bytes of the Markdown, from 2000: what has no room is left out, and counted. A comment on GitHub has at most
+    /// 65536
+    #[arg(long, value_name = "BYTES", default_value_t = 60_000, value_parser = at_least_2000)]
+    pub(crate) max_bytes: usize,
+
     /// Show the values of Secrets
     #[arg(long)]
     pub(crate) show_secrets: bool,
+}
+
+/// Differences that `--fail-on` selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FailOn {
+    /// A container that would not start any more
+    Fails,
+    /// A container that would not start unless something is there that no document has
+    Unless,
+    /// A container whose verdict depends on what is not known
+    Unknown,
+    /// A container that needs a restart
+    Restart,
+    /// Any difference
+    Any,
 }
 
 /// Output formats of `diff`.
@@ -598,7 +672,8 @@ pub(crate) enum DiffOutput {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder refs -f app.yaml
-  larder refs -f k8s/ -n prod -o json")]
+  larder refs -f k8s/ -n prod -o json
+  larder refs -R -f k8s/ --exclude '*.enc.yaml'")]
 pub(crate) struct RefsArgs {
     #[command(flatten)]
     pub(crate) manifests: ManifestArgs,
@@ -640,8 +715,8 @@ pub(crate) enum RefsOutput {
 /// readOnlyRootFilesystem and runAsNonRoot apply. A warning names other fields of the security context that are set,
 /// such as seccompProfile.
 ///
-/// With -f, service account tokens and the ConfigMap kube-root-ca.crt are placeholders, and emptyDir volumes are empty
-/// and private. hostPath volumes are this machine's, and mount points that they lack are made in them; other types are
+/// With -f, service account tokens and the ConfigMap kube-root-ca.crt are placeholders (with --kubeconfig, the latter is
+/// read), and emptyDir volumes are empty and private; commands of a pod of the agent share them. hostPath volumes are this machine's, and mount points that they lack are made in them; other types are
 /// ignored. Without -f, the agent must be run by root or by the caller. Files of an agent that is not root belong to the
 /// agent's user, so their owners and groups differ from those of a kubelet.
 ///
@@ -655,6 +730,7 @@ pub(crate) enum RefsOutput {
 #[command(after_help = "Examples:
   larder exec -f app.yaml --pod prod/web -c web -- ./server --port 8080
   larder exec -f app.yaml -- sh -c 'env; cat /etc/app/*'
+  larder exec -f app.yaml --kubeconfig ~/.kube/config -- ./server    with the Secrets of a cluster
   larder exec --pod prod/web -- sh                 with what the running agent delivered
   larder exec -f app.yaml --on-change signal:SIGHUP -- nginx -g 'daemon off;'
   larder exec -f app.yaml --on-change http:9090/-/reload --on-change-debounce 1s -- prometheus
@@ -666,9 +742,10 @@ pub(crate) struct ExecArgs {
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with_all = ["root_dir", "config"])]
     pub(crate) filenames: Vec<PathBuf>,
 
-    /// Namespace of the pod and of objects that name none
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
-    pub(crate) namespace: String,
+    /// Namespace of the pod and of objects that name none [default: that of the kubeconfig's context if one is given,
+    /// else default]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
+    pub(crate) namespace: Option<String>,
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
@@ -684,6 +761,15 @@ pub(crate) struct ExecArgs {
     /// Take objects that are not among the manifests as there, with empty values
     #[arg(long, requires = "filenames")]
     pub(crate) assume_missing: bool,
+
+    /// Read objects that the manifests lack, and the node of the pod, from the API server in this kubeconfig, by name.
+    /// Without FILE, it is that of KUBECONFIG, or ~/.kube/config
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = OF_KUBECTL, value_parser = kubeconfig(), value_hint = ValueHint::FilePath, requires = "filenames")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    pub(crate) context: Option<String>,
 
     /// Set a variable of the container, in place of its own of that name; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]

@@ -1,7 +1,7 @@
 //! Loads the manifests of `-f`, and reports their problems.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
 };
@@ -12,10 +12,13 @@ use larder_objects::{
 };
 
 use crate::{
-    args::{ManifestArgs, PodName},
+    args::{ExcludeArgs, ManifestArgs, PodName},
     outcome::Failure,
-    output,
+    output::{self, first_names},
 };
+
+/// Most paths that a line names.
+const MAX_NAMED: usize = 5;
 
 /// Reads the manifests; objects that name no namespace are of `namespace`. Each error is reported once; manifests without errors are returned.
 ///
@@ -23,8 +26,7 @@ use crate::{
 ///
 /// No manifest could be read at all.
 pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Failure> {
-    let loader = Loader::new(namespace).recursive(args.recursive);
-    let loader = loader.by_workload();
+    let loader = loader(namespace, args.recursive, &args.exclude);
     let manifests = load(loader, &args.filenames);
     // A misspelled field often causes the error of the field that is then missing.
     for warning in &manifests.warnings {
@@ -36,10 +38,14 @@ pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Fa
     explain_missing(&args.filenames);
     built(&args.filenames).for_each(output::note);
     check(&manifests, args.recursive)?;
-    if let Some(skipped) = skipped(&manifests.skipped) {
-        output::note(skipped);
-    }
+    left_out(&manifests).for_each(output::note);
     Ok(manifests)
+}
+
+/// A loader for commands that compare or show what manifests make.
+pub(crate) fn loader(namespace: &str, recursive: bool, exclude: &ExcludeArgs) -> Loader {
+    let loader = Loader::new(namespace).recursive(recursive);
+    loader.exclude(exclude.globs.clone()).by_workload()
 }
 
 /// The path of what could not be read, and the reason.
@@ -75,6 +81,8 @@ pub(crate) fn check(manifests: &Manifests, recursive: bool) -> Result<(), Failur
         } else {
             "subdirectories are not searched (-R searches them)"
         };
+        let excluded = excluded(&manifests.excluded);
+        let advice = excluded.unwrap_or_else(|| advice.to_owned());
         return Err(Failure::unreadable(format!("read 0 files; {advice}")));
     }
     if manifests.nothing_read() {
@@ -95,12 +103,17 @@ fn explain_missing(filenames: &[PathBuf]) {
     }
 }
 
-/// What deserves a look in the manifests of `filenames`, as [`read`] reports it: fields that do not exist, what the API
-/// server rejects, and what was left out.
+/// What deserves a look in the manifests of `filenames`: fields that do not exist, what the API server rejects, and
+/// directories whose manifests another program makes.
 pub(crate) fn warnings(manifests: &Manifests, filenames: &[PathBuf]) -> Vec<String> {
     let warnings = manifests.warnings.iter().map(ToString::to_string);
+    warnings.chain(built(filenames)).collect()
+}
+
+/// What was left out of the manifests on purpose.
+pub(crate) fn left_out(manifests: &Manifests) -> impl Iterator<Item = String> {
     let skipped = skipped(&manifests.skipped);
-    warnings.chain(built(filenames)).chain(skipped).collect()
+    skipped.into_iter().chain(excluded(&manifests.excluded))
 }
 
 /// Names the program that makes manifests of a directory, and how its output gets here.
@@ -126,4 +139,13 @@ pub(crate) fn skipped(kinds: &BTreeMap<String, usize>) -> Option<String> {
     let names = kinds.iter().map(|(kind, count)| format!("{count} {kind}"));
     let names = names.collect::<Vec<_>>().join(", ");
     (!kinds.is_empty()).then(|| format!("skipped {objects} of other kinds: {names}"))
+}
+
+/// `--exclude left out 2 paths: k8s/flux-system, k8s/gen.yaml`; `None` for none.
+pub(crate) fn excluded(paths: &BTreeSet<PathBuf>) -> Option<String> {
+    let all = paths.iter().map(|path| path.display().to_string());
+    let all: Vec<_> = all.collect();
+    let names = first_names(&all, MAX_NAMED);
+    let paths = output::count(all.len(), "path");
+    (!all.is_empty()).then(|| format!("--exclude left out {paths}: {names}"))
 }

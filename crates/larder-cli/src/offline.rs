@@ -17,8 +17,9 @@ use larder_objects::{
     stable_pod_uid,
 };
 use larder_projection::{
-    Assumptions, Existence, Inputs, Keyed, Need, NodeFacts, ServiceFacts, TrustBundle,
-    TrustBundles, Unavailable, UnknownKeys, UnknownObject, containers, env_files, pod_volumes,
+    Assumptions, ContainerView, Existence, Inputs, Keyed, Need, NodeFacts, ServiceFacts,
+    TrustBundle, TrustBundles, Unavailable, UnknownKeys, UnknownObject, containers, env_files,
+    pod_volumes,
 };
 
 /// Content of every service account token.
@@ -35,6 +36,18 @@ const PLACEHOLDER_CA: &str =
 
 /// The field that has the index of a pod of an Indexed Job.
 const COMPLETION_INDEX: &str = "metadata.labels['batch.kubernetes.io/job-completion-index']";
+
+/// Kinds that pods are made from.
+const POD_KINDS: [&str; 8] = [
+    "Pod",
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "ReplicaSet",
+    "ReplicationController",
+    "Job",
+    "CronJob",
+];
 
 /// Whether objects that every cluster has are assumed where the manifests lack them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +280,12 @@ impl Offline {
                 .map(|namespace| format!("{namespace}/{name}"));
             format!("did you mean {}?", pods.collect::<Vec<_>>().join(" or "))
         };
-        let advice = self.hint("Pod", (namespace, name), pods.collect(), elsewhere);
+        let rejected = POD_KINDS.iter().find_map(|kind| {
+            let rejected = self.rejected.get(&((*kind).to_owned(), name.to_owned()))?;
+            Some(format!("rejected: {rejected}"))
+        });
+        let advice = || self.hint("Pod", (namespace, name), pods.collect(), elsewhere);
+        let advice = rejected.unwrap_or_else(advice);
         let problem = format!("no pod {namespace}/{name} in the manifests");
         anyhow::bail!(with_hint(problem, &advice))
     }
@@ -474,6 +492,15 @@ impl Offline {
         }))
     }
 
+    /// Makes objects that could not be read from an API server unavailable, with their `reasons`.
+    pub(crate) fn refuse_unread(&mut self, reasons: &BTreeSet<(String, String)>) {
+        for OfflinePod { pod, inputs, .. } in &mut self.pods {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+            refuse_unread(&mut inputs.config_maps, namespace, reasons);
+            refuse_unread(&mut inputs.secrets, namespace, reasons);
+        }
+    }
+
     /// Takes the pods as those that run here: they have the UIDs that they got, and nothing else sets their annotations.
     /// Objects without values in the documents cannot be had.
     pub(crate) fn run_here(&mut self) {
@@ -483,6 +510,24 @@ impl Offline {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             refuse_made(&mut inputs.config_maps, namespace, &self.made);
             refuse_made(&mut inputs.secrets, namespace, &self.made);
+        }
+    }
+}
+
+/// Makes objects that could not be read unavailable, with their reasons.
+fn refuse_unread<K: Keyed>(
+    objects: &mut Objects<K>,
+    namespace: &str,
+    reasons: &BTreeSet<(String, String)>,
+) {
+    for (name, found) in objects {
+        let kind = K::KIND.object_type().kind;
+        let called = format!("{kind} {}", ObjectKey::new(namespace, name.as_str()));
+        let reason = reasons.iter().find(|(object, _)| *object == called);
+        if let Some((object, reason)) = reason {
+            *found = Err(Unavailable::failed(format!(
+                "cannot read {object}: {reason}"
+            )));
         }
     }
 }
@@ -562,9 +607,63 @@ pub(crate) fn bind_to_only_node(manifests: &mut Manifests) {
     }
 }
 
-/// `did you mean "app"?`, if a name of `known` is similar; else empty.
-pub(crate) fn did_you_mean<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
-    most_similar(name, known).map_or_else(String::new, |known| format!("did you mean {known:?}?"))
+/// The container of this name.
+///
+/// # Errors
+///
+/// The pod has none; the reason names those that it has.
+pub(crate) fn find_container<'p>(pod: &'p Pod, wanted: &str) -> anyhow::Result<ContainerView<'p>> {
+    if let Some(found) = containers(pod).find(|container| container.name == wanted) {
+        return Ok(found);
+    }
+    let all: Vec<_> = containers(pod).map(|container| container.name).collect();
+    let hint = did_you_mean(wanted, all.iter().copied());
+    let hint = match &*hint {
+        "" => format!("it has {}", all.join(", ")),
+        hint => hint.to_owned(),
+    };
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    anyhow::bail!("pod {name} has no container {wanted}; {hint}")
+}
+
+/// `did you mean "app"?`, if a name of `known` is likely to be meant; else empty.
+pub(crate) fn did_you_mean<'k>(
+    name: &str,
+    known: impl IntoIterator<Item = &'k str, IntoIter: Clone>,
+) -> String {
+    let Some(meant) = likely_name(name, known) else {
+        return String::new();
+    };
+    let stem = without_hash(meant);
+    let hash = if stem != meant && stem == without_hash(name) {
+        " kustomize adds a hash to the name"
+    } else {
+        ""
+    };
+    format!("did you mean {meant:?}?{hash}")
+}
+
+/// The name of `known` that differs from `name` only in the hash of kustomize, or else in few letters.
+pub(crate) fn likely_name<'k>(
+    name: &str,
+    known: impl IntoIterator<Item = &'k str, IntoIter: Clone>,
+) -> Option<&'k str> {
+    let known = known.into_iter();
+    let stem = without_hash(name);
+    let same = known.clone().find(|known| without_hash(known) == stem);
+    same.or_else(|| most_similar(name, known))
+}
+
+/// The name without the hash that a generator of kustomize adds: ten letters and digits, without those that may make a
+/// word (kustomize 5.7, `api/hasher/hasher.go`).
+fn without_hash(name: &str) -> &str {
+    let is_hash = |hash: &str| {
+        hash.len() == 10 && hash.bytes().all(|byte| b"2456789bcdfghkmt".contains(&byte))
+    };
+    match name.rsplit_once('-') {
+        Some((stem, hash)) if is_hash(hash) => stem,
+        _ => name,
+    }
 }
 
 /// The problem, and what may be wrong, if that is known.

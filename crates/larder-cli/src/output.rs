@@ -55,6 +55,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     {
         note(format_args!("to read {word}, write -f {word}"));
     }
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && env::args().nth(1).is_some_and(|command| command == "diff")
+    {
+        note_kubeconfig();
+    }
     let is_exec = env::args_os()
         .nth(1)
         .is_some_and(|command| command == "exec");
@@ -62,6 +67,13 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(EXEC_FAILED);
     }
     code
+}
+
+/// Says that no cluster was asked, to whom expects it as of kubectl: `KUBECONFIG` is set.
+pub(crate) fn note_kubeconfig() {
+    if env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty()) {
+        note("KUBECONFIG is not read without --kubeconfig, which takes its file");
+    }
 }
 
 /// Lets `print` write to standard output. A reader that stops early is not an error: `larder … | head` is valid use.

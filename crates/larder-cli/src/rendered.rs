@@ -27,7 +27,7 @@ pub(crate) use self::{
     container::{ContainerContent, MountedFile, PathTerm, Start, files_below},
     hints::keys,
     json::{document, text},
-    pod::{RenderedPod, mount_table},
+    pod::{RenderedPod, StartError, mount_table},
     token::ShownMount,
 };
 use crate::{
@@ -60,6 +60,10 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
         return Err("no manifest in the body".to_owned());
     }
     let warnings = input::warnings(&manifests, &[]);
+    let warnings: Vec<_> = warnings
+        .into_iter()
+        .chain(input::left_out(&manifests))
+        .collect();
     let offline = Offline::new(manifests, ClusterObjects::FromManifests);
     let mut rendered = Vec::new();
     let mut bytes = 0;

@@ -88,6 +88,18 @@ fn start_threads(runtime: &Runtime) {
     drop(waiting);
 }
 
+/// Waits until the other threads of this process have ended, which nothing waits for any more, or a second is over.
+pub(crate) fn wait_for_threads() {
+    const STEP: Duration = Duration::from_millis(2);
+    for _ in 0..500 {
+        let threads = std::fs::read_dir("/proc/self/task");
+        if threads.is_ok_and(|threads| threads.count() <= 1) {
+            return;
+        }
+        thread::park_timeout(STEP);
+    }
+}
+
 /// What a command does first that keeps running. SIGHUP asks it to read its settings, which it has not read yet. A file
 /// that grows over its limit fails, and does not end the process. What this user creates, this user can use.
 ///

@@ -1,7 +1,8 @@
 //! Values of flags with a syntax of their own.
 
-use std::{net::SocketAddr, str::FromStr, time::Duration};
+use std::{env, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_agent::config::listen_address;
 use larder_objects::{go_duration, validation::is_label};
@@ -52,6 +53,12 @@ pub(super) fn variable(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
+/// Parses `--max-bytes`.
+pub(super) fn at_least_2000(text: &str) -> Result<usize, &'static str> {
+    let number = text.parse().ok().filter(|number| *number >= 2000);
+    number.ok_or("expected a number from 2000")
+}
+
 /// Parses an address of this machine's loopback interface.
 pub(super) fn loopback(text: &str) -> Result<SocketAddr, String> {
     let address = Some(listen_address(text)?).filter(|address| address.ip().is_loopback());
@@ -69,6 +76,30 @@ pub(super) fn octal_mode(digits: &str) -> Result<u32, &'static str> {
     let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
     let mode = mode.filter(|mode| *mode <= 0o777);
     mode.ok_or("expected an octal mode, such as 0440")
+}
+
+/// The value of `--kubeconfig` without one; no path has it.
+pub(super) const OF_KUBECTL: &str = "\0";
+
+/// Parses `--kubeconfig`; without a value, it is the file that kubectl would take.
+pub(super) fn kubeconfig() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        if path.as_os_str() != OF_KUBECTL {
+            return Ok(path);
+        }
+        let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let Some(given) = variable("KUBECONFIG") else {
+            let home = variable("HOME").map(PathBuf::from);
+            let path = home.map(|home| home.join(".kube/config"));
+            return path.ok_or("neither KUBECONFIG nor HOME is set: name a file");
+        };
+        let mut files = env::split_paths(&given).filter(|path| !path.as_os_str().is_empty());
+        match (files.next(), files.next()) {
+            (Some(file), None) => Ok(file),
+            (None, _) => Err("KUBECONFIG names no file"),
+            _ => Err("KUBECONFIG names several files, which larder does not merge: name one"),
+        }
+    })
 }
 
 /// Longest time that a flag can give: a year.

@@ -13,6 +13,7 @@
 //! | `container`, `both_sides` | the differences of a container, and its verdict |
 //! | `edits` | differences between two sets |
 //! | `outcome` | what differences mean, for each way to fill in what is not known |
+//! | `gate` | the exit code |
 //! | `sub_paths` | whether files that are mounted by `subPath` follow |
 //! | `hooks` | the hooks that would run |
 //! | `lines` | differences of texts, line by line |
@@ -28,6 +29,7 @@ mod both_sides;
 mod compare;
 mod container;
 mod edits;
+mod gate;
 mod git;
 mod hooks;
 mod json;
@@ -81,25 +83,25 @@ fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let (from, to) = worlds(sides.from, sides.to, sides.cluster.as_ref());
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
     let comparison = Comparison::new(&from, &from_pods, &to, &to_pods, sides.left_out);
+    let title = args.title.as_deref();
     output::results(|out| match args.output {
         DiffOutput::Json => write_json(out, &Report::new(&comparison, args.show_secrets)),
         DiffOutput::Yaml => write_yaml(out, &Report::new(&comparison, args.show_secrets)),
-        DiffOutput::Tree => tree::write(out, &comparison, args.show_secrets, Style::of_stdout()),
-        DiffOutput::Markdown => markdown::write(out, &comparison, args.show_secrets),
+        DiffOutput::Tree => {
+            let style = Style::of_stdout();
+            tree::write(out, title, &comparison, args.show_secrets, style)
+        }
+        DiffOutput::Markdown => {
+            let most = args.max_bytes;
+            markdown::write(out, title, &comparison, args.show_secrets, most)
+        }
         DiffOutput::Html => {
             let (summary, jumps) = (report::summary(&comparison), report::jumps(&comparison));
             let trees = tree::trees(&comparison, args.show_secrets);
-            write_page(out, "What changes", summary, trees, &jumps)
+            write_page(out, title.unwrap_or("What changes"), summary, trees, &jumps)
         }
     })?;
-    Ok(if !comparison.left_out.not_read.is_empty() {
-        // Something was left out, which was reported.
-        ExitCode::from(2)
-    } else if comparison.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(gate::exit_code(&comparison, &args.fail_on))
 }
 
 /// Both sides, with what is not known of them. One of an API server has the objects that could not be read of it.

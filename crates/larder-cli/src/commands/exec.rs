@@ -18,14 +18,19 @@ use larder_exec::{Exec, ExecSettings, exit_code};
 
 pub use self::manifests::exec_start;
 use self::origin::Origin;
-use crate::{args::ExecArgs, outcome::Failure, runtime::block_on};
+use crate::{
+    args::ExecArgs,
+    outcome::Failure,
+    output,
+    runtime::{block_on, wait_for_threads},
+};
 
 pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
-    // A reader that stops must not stop the command.
-    larder_console::hold(Format::Text);
     let origin = Arc::new(Origin::new(args)?);
     let seen = origin.stamps();
     let (target, _) = origin.read()?;
+    // A reader that stops must not stop the command.
+    larder_console::hold(Format::Text);
     let hooks = origin.args.on_change.hooks(&target.outline());
     let hooks = hooks.map_err(Failure::unreadable)?;
     let settings = ExecSettings {
@@ -34,6 +39,7 @@ pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
         subpath_updates: origin.args.subpath_updates,
     };
     let needed = origin.needed();
+    let may_miss_cluster = !origin.args.filenames.is_empty() && origin.args.kubeconfig.is_none();
     let exec = Exec {
         origin,
         target,
@@ -41,9 +47,14 @@ pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
         hooks,
         settings,
     };
-    // While this process has one thread.
+    // While this process has one thread: those that an API server was asked with are about to end.
+    wait_for_threads();
     let sandbox = exec.enter(needed)?;
-    let status = block_on(exec.run(&sandbox))?;
+    let status = block_on(exec.run(&sandbox)).inspect_err(|_: &anyhow::Error| {
+        if may_miss_cluster {
+            output::note_kubeconfig();
+        }
+    })?;
     Ok(ExitCode::from(exit_code(status)))
 }
 

@@ -58,8 +58,8 @@ const FACTS: &[Facts] = &[
     Facts {
         commands: &["diff"],
         exit_status: &[
-            ("0", "No container sees a difference."),
-            ("1", "There are differences."),
+            ("0", "No difference, or with --fail-on none of those."),
+            ("1", "Differences, or with --fail-on one of those."),
             ("2", "An error, or something that was not read."),
         ],
         files: &[],

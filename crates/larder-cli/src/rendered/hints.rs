@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use larder_objects::{
-    ConfigMap, Kind, Secret, chain, manifest::most_similar, references::secrets_of_volume,
-};
+use larder_objects::{ConfigMap, Kind, Secret, chain, references::secrets_of_volume};
 use larder_projection::{
     Absent, ContainerView, EnvironmentError, Inputs, Keyed, MountError, ObjectError, PayloadError,
     SourceError, VolumeKind, pod_volumes,
@@ -14,7 +12,7 @@ use super::{
     pod::{RenderedPod, StartError},
     words,
 };
-use crate::offline::{did_you_mean, with_hint};
+use crate::offline::{did_you_mean, likely_name, with_hint};
 
 impl RenderedPod<'_> {
     /// Why a container does not start, with the hint.
@@ -58,8 +56,8 @@ impl RenderedPod<'_> {
     pub(crate) fn similar_object(&self, kind: Kind, name: &str) -> Option<String> {
         let objects = self.offline.objects();
         let near = objects.filter(|(of, key)| *of == kind && *key.namespace == *self.namespace());
-        let names = near.map(|(_, key)| &*key.name);
-        most_similar(name, names).map(str::to_owned)
+        let names: Vec<_> = near.map(|(_, key)| &*key.name).collect();
+        likely_name(name, names.iter().copied()).map(str::to_owned)
     }
 
     /// The optional objects and keys among `all`, each line with what may be meant instead; empty if that is not known.

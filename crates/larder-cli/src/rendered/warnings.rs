@@ -61,6 +61,7 @@ pub(super) fn of_container(
     found.extend(
         with_newline.map(|(name, _)| format!("{name}: the value of a Secret ends in a newline")),
     );
+    found.extend(quoted(&view.environment));
     too_large(view, &mut found);
     found.extend(unreadable(pod, container, view));
     found
@@ -225,6 +226,22 @@ fn set_twice(
     texts.collect()
 }
 
+/// Values of objects in quotes: those of an env file are a part of the value.
+fn quoted(environment: &Environment<'_>) -> impl Iterator<Item = String> {
+    let is_quoted = |value: &[u8]| match value {
+        [first @ (b'"' | b'\''), inner @ .., last] => first == last && !inner.contains(first),
+        _ => false,
+    };
+    environment.iter().filter_map(move |(name, variable)| {
+        let Origin::Key { kind, name: object, .. } = &variable.origin else {
+            return None;
+        };
+        is_quoted(&variable.value).then(|| {
+            format!("{name}: the value in {kind} {object} has quotes around it, which are a part of it: an env file leaves them")
+        })
+    })
+}
+
 /// An environment that the kernel rejects.
 fn too_large(view: &RenderedContainer<'_>, found: &mut Vec<String>) {
     let (mut sum, mut of_services) = (0, 0);
@@ -340,6 +357,13 @@ fn decimal_modes(part: &Value, found: &mut Vec<String>) {
 }
 
 impl RenderedPod<'_> {
+    /// Whether something in it deserves a look.
+    pub(crate) fn deserves_a_look(&self) -> bool {
+        let mut containers = self.containers.iter();
+        !self.warnings().is_empty()
+            || containers.any(|(container, _)| !self.missing_secrets(container).is_empty())
+    }
+
     /// What deserves a look, each with the container or volume that has it.
     pub(crate) fn warnings(&self) -> Vec<(String, String)> {
         let containers = self.containers.iter().flat_map(|(container, view)| {

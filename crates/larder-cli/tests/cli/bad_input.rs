@@ -154,6 +154,8 @@ fn missing_objects_and_keys_have_the_kubelets_messages() {
            │  └─ not filled: secret "s" not found
            └─ /w  volume w: ConfigMap m, read-only
               └─ not filled: configmap references non-existent config key: k
+
+        1 pod, 1 does not start
     "#]]
     .assert_eq(&run.stdout);
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Desk, Run, run::until};
+use crate::{Desk, Run, exec::may_mount, run::until};
 
 /// A server with some objects, and the kubeconfig of its administrator on the desk.
 struct Cluster {
@@ -71,6 +71,88 @@ impl Cluster {
             .collect();
         paths.sort();
         (serde_json::from_str(&run.stdout).unwrap(), run, paths)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exec_reads_what_the_manifests_lack_from_the_api_server() {
+    if !may_mount() {
+        return;
+    }
+    let cluster = Cluster::with(&[map("app", "of the cluster")]).await;
+    let variable = |name: &str, kind: &str, of: &str| json!({"name": name, "valueFrom": {kind: {"name": of, "key": "k"}}});
+    let pod = |env: Value| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"containers": [{"name": "web", "image": "i", "env": env}]}})
+    };
+    let write = |pod: Value| {
+        fs::write(cluster.desk.path().join("app.yaml"), pod.to_string()).unwrap();
+    };
+    write(pod(json!([variable("K", "configMapKeyRef", "app")])));
+    let run = cluster
+        .desk
+        .run("exec -f app.yaml --kubeconfig kubeconfig -- printenv K");
+    assert_eq!((run.code, &*run.stdout), (0, "of the cluster\n"), "{run:?}");
+    let run = cluster.desk.run("exec -f app.yaml -- printenv K");
+    assert_eq!(run.code, 125, "{run:?}");
+    write(pod(json!([variable("K", "secretKeyRef", "db")])));
+    cluster.forbid("secrets", "db");
+    let run = cluster
+        .desk
+        .run("exec -f app.yaml --kubeconfig kubeconfig -- printenv K");
+    assert_eq!(run.code, 125, "{run:?}");
+    assert!(
+        run.stderr.contains("cannot read Secret default/db"),
+        "{run:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubeconfig_without_a_file_is_that_of_kubectl() {
+    let cluster = Cluster::with(&[map("app", "1")]).await;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"containers": [{"name": "web", "image": "i", "envFrom": [{"configMapRef": {"name": "app"}}]}]}});
+    fs::write(cluster.desk.path().join("app.yaml"), pod.to_string()).unwrap();
+    fs::create_dir(cluster.desk.path().join(".kube")).unwrap();
+    let home = cluster.desk.path().to_str().unwrap();
+    let larder = |args: &str, variables: &[(&str, &str)]| -> Run {
+        let mut larder = Command::new(env!("CARGO_BIN_EXE_larder"));
+        let larder = larder.args(args.split(' ')).current_dir(home).env_clear();
+        larder
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap()
+            .into()
+    };
+    let render = "render -f app.yaml --pod web -o env --kubeconfig";
+    let of_variable = larder(render, &[("KUBECONFIG", "kubeconfig")]);
+    assert_eq!(
+        (of_variable.code, &*of_variable.stdout),
+        (0, "k=1\n"),
+        "{of_variable:?}"
+    );
+    fs::copy(
+        cluster.desk.path().join("kubeconfig"),
+        cluster.desk.path().join(".kube/config"),
+    )
+    .unwrap();
+    assert_eq!(larder(render, &[("HOME", home)]).stdout, "k=1\n");
+    for (variables, why) in [
+        (&[][..], "neither KUBECONFIG nor HOME is set"),
+        (&[("KUBECONFIG", "a:b")], "KUBECONFIG names several files"),
+    ] {
+        let run = larder(render, variables);
+        assert_eq!((run.code, run.stderr.contains(why)), (2, true), "{run:?}");
+    }
+    // Without the flag no cluster is asked, which is said where something is missing.
+    for (args, code) in [("render -f app.yaml", 1), ("diff -f app.yaml", 2)] {
+        let run = larder(args, &[("KUBECONFIG", "kubeconfig")]);
+        assert_eq!(run.code, code, "{run:?}");
+        assert!(
+            run.stderr
+                .contains("KUBECONFIG is not read without --kubeconfig"),
+            "{run:?}"
+        );
     }
 }
 

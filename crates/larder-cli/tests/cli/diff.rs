@@ -1,5 +1,6 @@
 //! `larder diff`.
 
+mod gate;
 mod markdown;
 mod memory;
 mod property;

@@ -727,6 +727,26 @@ fn real_time_signals_reach_the_command() {
 }
 
 #[test]
+fn command_needs_namespaces_and_the_message_says_what_works_without() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let script = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces
+        exec setpriv --bounding-set=-all --inh-caps=-all {} exec -f app.yaml -- true",
+        env!("CARGO_BIN_EXE_larder")
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-r", "sh", "-c", &script]);
+    let run: Run = unshare.current_dir(desk.path()).output().unwrap().into();
+    assert_eq!(run.code, 125, "{run:?}");
+    for step in ["`larder render --to DIR`", "`larder render -o env`"] {
+        assert!(run.stderr.contains(step), "{run:?}");
+    }
+}
+
+#[test]
 fn container_with_a_missing_key_does_not_start() {
     if !may_mount() {
         return;

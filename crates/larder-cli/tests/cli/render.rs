@@ -115,6 +115,8 @@ fn tree_explains_why_a_pod_fails_and_hides_secrets() {
             └─ mounted by no container
                └─ volume unused: Secret nope
                   └─ not filled: secret "nope" not found
+
+            1 pod, 1 does not start
         "#]],
     );
 }
@@ -163,6 +165,8 @@ fn healthy_pod_is_ready_to_start() {
             └─ container c
                └─ /v  volume v: ConfigMap app, read-only
                   └─ a  0644  1 B  ConfigMap app
+
+            1 pod, every ConfigMap and Secret is there
         "#]],
     );
 }
@@ -216,6 +220,8 @@ spec:
             │     └─ not filled: secret "db" not found
             └─ container d
                └─ not started: missing value for NOPE
+
+            1 pod, 1 does not start
         "#]],
     );
 }
@@ -268,6 +274,8 @@ spec:
         │  └─ not started: missing value for A
         └─ what deserves a look
            └─ container optional  /etc/app.conf: volume config has no app.conf, so it is an empty directory
+
+        1 pod, 1 does not start; 1 warning
     "#]].assert_eq(&run.stdout);
 }
 
@@ -303,6 +311,8 @@ fn group_of_the_pod_may_read_each_file() {
             └─ container c
                └─ /v  volume v: ConfigMap app, read-only
                   └─ a  0440, group 2000  1 B  ConfigMap app
+
+            1 pod, every ConfigMap and Secret is there
         "#]],
     );
     let run = Desk::with([("app.yaml", &*manifest)]).run("render -f app.yaml -o json");
@@ -549,6 +559,8 @@ fn tree_assumes_the_config_map_that_every_namespace_has() {
                └─ /v  volume v: projected, read-only
                   ├─ ca.crt  0644  76 B  ConfigMap kube-root-ca.crt (a placeholder: every namespace has it)
                   └─ token   0644  61 B  service account token (a placeholder)
+
+            1 pod, every ConfigMap and Secret is there
         "#]],
     );
     // Only the one key that a cluster publishes.
@@ -696,4 +708,85 @@ fn hooks_of_annotations_are_shown_and_their_errors_fail() {
     assert_eq!(run.code, 1, "{run:?}");
     let problem = "\"reload\": expected none, restart, restart:environment, signal:NAME, http:PORT/PATH or a list";
     assert!(run.stdout.contains(problem), "{run:?}");
+}
+
+#[test]
+fn failing_pods_come_first_and_the_last_line_is_the_sum() {
+    let pod = |name: &str, container: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: c, image: i{container}}}]}}}}\n"
+        )
+    };
+    let missing = ", envFrom: [{configMapRef: {name: nope}}]";
+    let warned = ", args: [$(PORT)]";
+    let fine: String = (0..998)
+        .map(|number| pod(&format!("p{number}"), ""))
+        .collect();
+    let both = [fine.clone(), pod("fails", missing), pod("warned", warned)].concat();
+    for (text, first, sum) in [
+        (
+            fine.clone(),
+            "default/p0",
+            "998 pods, every ConfigMap and Secret is there",
+        ),
+        (
+            both,
+            "default/fails",
+            "1000 pods, 1 does not start; 1 warning",
+        ),
+        (
+            pod("warned", warned) + "---\nkind: [",
+            "default/warned",
+            "1 pod, every ConfigMap and Secret is there; 1 warning; 1 not read",
+        ),
+    ] {
+        let desk = Desk::with([("app.yaml", &text)]);
+        let run = desk.run("render -f app.yaml");
+        assert!(
+            run.stdout.starts_with(&format!("{first}  ")),
+            "{}",
+            &run.stdout[..200]
+        );
+        assert_eq!(run.stdout.lines().last(), Some(sum));
+        let page = desk.run("render -f app.yaml -o html").stdout;
+        assert!(page.contains(sum), "{sum}");
+    }
+}
+
+#[test]
+fn what_deserves_a_look_takes_the_green_from_the_headline() {
+    let painted = |text: &str| {
+        let desk = Desk::with([("app.yaml", text)]);
+        let mut larder = std::process::Command::new(env!("CARGO_BIN_EXE_larder"));
+        larder
+            .args(["render", "-f", "app.yaml"])
+            .current_dir(desk.path())
+            .env_clear();
+        let output = larder.env("CLICOLOR_FORCE", "1").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(str::to_owned);
+        lines.collect::<Vec<_>>()
+    };
+    let is_green = |line: &str| line.contains("\x1b[32m");
+    let fine = painted(GOOD);
+    assert!(
+        is_green(&fine[1]) && is_green(fine.last().unwrap()),
+        "{fine:?}"
+    );
+    let warned = painted(&GOOD.replace("image: i,", "image: i, args: [$(A), $(B)],"));
+    let headline = "\x1b[33mevery ConfigMap and Secret is there; 2 warnings\x1b[0m";
+    assert!(warned[1].ends_with(headline), "{warned:?}");
+    assert!(!is_green(warned.last().unwrap()), "{warned:?}");
+    // What is optional and missing is not there.
+    let optional = "image: i, args: [$(A)], envFrom: [{configMapRef: {name: x, optional: true}}],";
+    let absent = painted(&GOOD.replace("image: i,", optional));
+    assert!(
+        absent[1].contains("every required ConfigMap and Secret is there; 1 warning"),
+        "{absent:?}"
+    );
+    let hook = GOOD.replace(
+        "metadata: {name: web}",
+        "metadata: {name: web, annotations: {larder.dev/on-change: nothing}}",
+    );
+    assert!(!is_green(&painted(&hook)[1]), "an invalid hook");
 }

@@ -54,6 +54,7 @@ fn named_pods_are_explained_and_unknown_ones_reported() {
 
     let run = desk.run("status --root-dir root web -o json");
     let status: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(status["version"].is_u64(), "{status}");
     assert_eq!(status["pods"].as_array().unwrap().len(), 1);
     assert_eq!(status["pods"][0]["name"], "web");
 

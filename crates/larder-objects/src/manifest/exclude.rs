@@ -33,8 +33,12 @@ impl FromStr for Exclusion {
             None if path.contains('/') => path.to_owned(),
             None => format!("**/{path}"),
         };
-        let glob = GlobBuilder::new(&glob).literal_separator(true).build()?;
-        Ok(Self(GlobSetBuilder::new().add(glob).build()?))
+        let malformed = |error: Error| InvalidExclusion::Malformed {
+            why: error.kind().to_string(),
+        };
+        let glob = GlobBuilder::new(&glob).literal_separator(true).build();
+        let set = GlobSetBuilder::new().add(glob.map_err(malformed)?).build();
+        Ok(Self(set.map_err(malformed)?))
     }
 }
 
@@ -46,8 +50,11 @@ pub enum InvalidExclusion {
     #[error("expected a pattern of files, such as 'flux-system/**'")]
     Empty,
     /// It has no meaning.
-    #[error("{}", .0.kind())]
-    Malformed(#[from] Error),
+    #[error("{why}")]
+    Malformed {
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 /// The outermost part of `path` that is left out; `path` is relative to the directory that is read.

@@ -63,6 +63,11 @@ const TOO_MANY_LINKS: &str = "it is a link, and others have led through too many
 const CHANGING: [&str; 3] = ["working-tree-encoding", "ident", "filter"];
 /// What `ident` replaces.
 const IDENT: &[u8] = b"$Id";
+/// Most bytes of git's messages that are shown.
+const MAX_MESSAGE_BYTES: usize = 1000;
+/// What to do where a revision is not in the clone.
+const SHALLOW: &str = "; this clone is shallow, so fetch the base first: `git fetch --depth=1 origin BASE` for a branch \
+                       or commit, `git fetch --deepen=1` for HEAD^1";
 /// Why a submodule is not read.
 const SUBMODULE: &str = "it is a submodule: its files are in another repository";
 
@@ -253,9 +258,13 @@ impl Revision {
         if output.status.success() && is_id {
             return Ok(id);
         }
-        let message = String::from_utf8_lossy(&output.stderr);
-        let first = message.lines().next();
-        Err(anyhow!(first.unwrap_or("git failed").to_owned()))
+        let mut message = message(&output.stderr);
+        let args = ["rev-parse", "--is-shallow-repository"];
+        let is_shallow = self.output(&args, MAX_TARGET_BYTES);
+        if is_shallow.is_ok_and(|(answer, _)| answer.starts_with(b"true")) {
+            message += SHALLOW;
+        }
+        Err(anyhow!(message))
     }
 
     /// The entry at `path`, with links on the way followed.
@@ -367,26 +376,30 @@ impl Revision {
         let mut files = Vec::new();
         let mut add = |shown, place, id| files.push(ManifestBlob { shown, place, id });
         for (below, entry) in self.list(id, recursive)? {
+            let is_read = match entry.kind {
+                EntryKind::Submodule => recursive,
+                EntryKind::File | EntryKind::Link => has_manifest_extension(&below),
+                EntryKind::Tree => false,
+            };
+            if !is_read || loader.leaves_out(path, &below) {
+                continue;
+            }
             let shown = path.join(&below);
             match entry.kind {
-                EntryKind::Submodule if recursive => loader.not_read(&shown, SUBMODULE),
-                EntryKind::File if has_manifest_extension(&below) => {
-                    add(shown, place.join(&below), entry.id);
-                }
-                EntryKind::Link if has_manifest_extension(&below) => {
-                    match self.find(&place.join(&below))? {
-                        Found::Entry(_, target) if !target.starts_with(place) => {
-                            loader.not_read(&shown, LEAVES);
-                        }
-                        Found::Entry(entry, target) if entry.kind == EntryKind::File => {
-                            add(shown, target, entry.id);
-                        }
-                        Found::NotRead(why) => loader.not_read(&shown, why),
-                        Found::Entry(..) => loader.not_read(&shown, "it is a link to a directory"),
-                        Found::Nothing => loader.not_read(&shown, "it is a link to nothing"),
+                EntryKind::Tree => {}
+                EntryKind::Submodule => loader.not_read(&shown, SUBMODULE),
+                EntryKind::File => add(shown, place.join(&below), entry.id),
+                EntryKind::Link => match self.find(&place.join(&below))? {
+                    Found::Entry(_, target) if !target.starts_with(place) => {
+                        loader.not_read(&shown, LEAVES);
                     }
-                }
-                _ => {}
+                    Found::Entry(entry, target) if entry.kind == EntryKind::File => {
+                        add(shown, target, entry.id);
+                    }
+                    Found::NotRead(why) => loader.not_read(&shown, why),
+                    Found::Entry(..) => loader.not_read(&shown, "it is a link to a directory"),
+                    Found::Nothing => loader.not_read(&shown, "it is a link to nothing"),
+                },
             }
         }
         Ok(files)
@@ -490,6 +503,16 @@ impl Revision {
         drop(stdin);
         let _ = child.wait();
         Ok(())
+    }
+}
+
+/// What git says, remedies included, on one line.
+fn message(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&stderr[..stderr.len().min(MAX_MESSAGE_BYTES)]);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    match lines.collect::<Vec<_>>().join(" ") {
+        empty if empty.is_empty() => "git failed".to_owned(),
+        message => message,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Differences as Markdown, for a comment on a change.
 //!
 //! Invariants:
-//! 1. Names and values are inside code, and cannot leave it: a fence is longer than each run of backticks in it.
+//! 1. The title is escaped. Names and values are inside code, and cannot leave it: a fence is longer than each run of backticks in it.
 //! 2. The text is bounded, because a comment is: what is left out is counted.
 
 use std::io::{self, Write};
@@ -15,34 +15,43 @@ use super::{
 };
 use crate::output::{count, escaped};
 
-/// Most bytes of the text. A comment on GitHub has at most 65,536 characters.
-const MAX_BYTES: usize = 48_000;
-/// Most lines about what is not known, and their length.
-const MAX_NOTES: usize = 40;
+/// Longest line about what is not known.
 const MAX_NOTE_BYTES: usize = 300;
+/// Longest title.
+const MAX_TITLE_BYTES: usize = 100;
+/// Bytes for the heading, the summary, and what is left out.
+const MAX_REST: usize = 1000;
 
 pub(super) fn write(
     out: &mut dyn Write,
+    title: Option<&str>,
     comparison: &Comparison<'_>,
     show_secrets: bool,
+    most: usize,
 ) -> io::Result<()> {
     let notes = notes(comparison);
+    // A fifth is for what is not known.
+    let most = most.saturating_sub(MAX_REST);
+    let (most, most_notes) = (most / 5 * 4, most / 5);
+    if let Some(title) = title {
+        writeln!(out, "### {}\n", heading(title))?;
+    }
     if comparison.is_empty() {
         writeln!(out, "{}", summary(comparison))?;
-        return write_notes(out, &notes);
+        return write_notes(out, &notes, most_notes);
     }
     writeln!(out, "**{}**\n", summary(comparison))?;
     let mut rows = String::from("| pod | container | verdict |\n| --- | --- | --- |\n");
     let mut not_shown = 0;
     for pod in pods(comparison) {
         let row = row(pod);
-        if rows.len() + row.len() > MAX_BYTES {
+        if rows.len() + row.len() > most {
             not_shown += 1;
         } else {
             rows += &row;
         }
     }
-    let mut room = MAX_BYTES - rows.len();
+    let mut room = most.saturating_sub(rows.len());
     out.write_all(rows.as_bytes())?;
     if not_shown > 0 {
         let pods = count(not_shown, "pod");
@@ -51,7 +60,7 @@ pub(super) fn write(
             "\nLeft out of the table, because it is too long: {pods}."
         )?;
     }
-    write_notes(out, &notes)?;
+    write_notes(out, &notes, most_notes)?;
     let (mut left_out, mut count) = (0, 0);
     for tree in differences(comparison, show_secrets) {
         count += 1;
@@ -97,20 +106,43 @@ fn row(pod: &PodDiff<'_>) -> String {
     rows.collect()
 }
 
-/// A list of what is not known and not read, as much as has room.
-fn write_notes(out: &mut dyn Write, notes: &[String]) -> io::Result<()> {
+/// A list of what is not known and not read, as much as has room in `most` bytes.
+fn write_notes(out: &mut dyn Write, notes: &[String], most: usize) -> io::Result<()> {
     if notes.is_empty() {
         return Ok(());
     }
     writeln!(out)?;
-    for note in notes.iter().take(MAX_NOTES) {
+    let (mut room, mut left_out) = (most, 0);
+    for note in notes {
         let cut = &note[..note.floor_char_boundary(MAX_NOTE_BYTES)];
-        writeln!(out, "- {}", code(cut))?;
+        let line = format!("- {}\n", code(cut));
+        match room.checked_sub(line.len()) {
+            Some(left) => {
+                room = left;
+                out.write_all(line.as_bytes())?;
+            }
+            None => left_out += 1,
+        }
     }
-    match notes.len().saturating_sub(MAX_NOTES) {
+    match left_out {
         0 => Ok(()),
         more => writeln!(out, "- and {more} more that are not compared"),
     }
+}
+
+/// The title as text on one line.
+fn heading(title: &str) -> String {
+    let cut = &title[..title.floor_char_boundary(MAX_TITLE_BYTES)];
+    let mut text = String::new();
+    for character in escaped(cut).chars() {
+        match character {
+            '&' => text.push_str("&amp;"),
+            '<' => text.push_str("&lt;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '~' | '|' => text.extend(['\\', character]),
+            _ => text.push(character),
+        }
+    }
+    text
 }
 
 /// The text as code on one line of a table.

@@ -38,10 +38,7 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
     check_stdin(args)?;
     let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
     let namespace = default_namespace(args.namespace.as_deref(), kubeconfig, context)?;
-    let loader = || {
-        let loader = Loader::new(namespace.as_str()).recursive(args.recursive);
-        loader.by_workload()
-    };
+    let loader = || input::loader(&namespace, args.recursive, &args.exclude);
     let mut sides = if args.kubeconfig.is_some() {
         Sides::of_cluster(args, &loader)?
     } else if let Some(from) = &args.from {
@@ -166,6 +163,8 @@ impl Sides {
             *most = (*count).max(*most);
         }
         left_out.not_compared.extend(input::skipped(&skipped));
+        let excluded = from.excluded.union(&to.excluded).cloned().collect();
+        left_out.not_compared.extend(input::excluded(&excluded));
         for sentence in &left_out.not_compared {
             output::note(sentence);
         }

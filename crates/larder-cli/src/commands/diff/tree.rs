@@ -31,11 +31,14 @@ const MAX_INLINE: usize = 60;
 /// without any of these.
 pub(super) fn write(
     out: &mut dyn Write,
+    title: Option<&str>,
     comparison: &Comparison<'_>,
     show_secrets: bool,
     style: Style,
 ) -> io::Result<()> {
-    if comparison.is_empty() && report::notes(comparison).is_empty() {
+    if let Some(title) = title {
+        writeln!(out, "{}\n", style.paint(Paint::Bold, title))?;
+    } else if comparison.is_empty() && report::notes(comparison).is_empty() {
         return Ok(());
     }
     for tree in trees(comparison, show_secrets) {

@@ -7,8 +7,10 @@ use larder_objects::manifest::Manifests;
 use larder_projection::{ContainerKind, containers, environment, project};
 
 use crate::{
+    agent::origin,
     args::ExecArgs,
-    offline::{ClusterObjects, Offline, OfflinePod, Outside, did_you_mean},
+    cluster,
+    offline::{ClusterObjects, Offline, OfflinePod, Outside, find_container},
     outcome::Failure,
     rendered::mount_table,
 };
@@ -16,11 +18,28 @@ use crate::{
 /// Number of pods that are named to choose from.
 const NAMED_PODS: usize = 10;
 
-/// The requested container in manifests; without names, the first container of the only pod.
-pub(super) fn target(manifests: Manifests, args: &ExecArgs) -> Result<ExecTarget, Failure> {
-    let mut offline = offline(manifests, args.assume_missing);
+/// The requested container in manifests, which an API server completes if one is given; without names, the first
+/// container of the only pod.
+pub(super) fn target(
+    manifests: Manifests,
+    args: &ExecArgs,
+    namespace: &str,
+) -> Result<ExecTarget, Failure> {
+    let objects = match &args.kubeconfig {
+        Some(kubeconfig) => {
+            let source = origin(Some(kubeconfig), args.context.as_deref());
+            let (manifests, missed) = cluster::complete(source, manifests)?;
+            let mut objects = Offline::of_cluster(manifests, &missed.objects);
+            if !args.assume_missing {
+                objects.refuse_unread(&missed.reasons);
+            }
+            objects
+        }
+        None => Offline::new(manifests, ClusterObjects::Assumed),
+    };
+    let mut offline = as_run_here(objects, args.assume_missing);
     let index = match (&args.pod, offline.pods.as_slice()) {
-        (Some(wanted), _) => offline.position(wanted, &args.namespace)?,
+        (Some(wanted), _) => offline.position(wanted, namespace)?,
         (None, []) => return Err(anyhow!("no pod in the manifests").into()),
         (None, [_]) => 0,
         (None, pods) => {
@@ -44,8 +63,7 @@ pub(super) fn target(manifests: Manifests, args: &ExecArgs) -> Result<ExecTarget
 }
 
 /// The pods as a command sees them here.
-fn offline(manifests: Manifests, assume_missing: bool) -> Offline {
-    let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
+fn as_run_here(mut offline: Offline, assume_missing: bool) -> Offline {
     if assume_missing {
         offline.take_outside(Outside::Assumed);
     } else {
@@ -64,7 +82,8 @@ pub fn exec_start(
     container: &str,
     assume_missing: bool,
 ) -> anyhow::Result<()> {
-    let offline = offline(manifests, assume_missing);
+    let objects = Offline::new(manifests, ClusterObjects::Assumed);
+    let offline = as_run_here(objects, assume_missing);
     let OfflinePod { pod, inputs, .. } = offline.pods.first().context("no pod")?;
     let view = container_called(pod, container);
     let variables = environment(pod, view, inputs)?;
@@ -77,22 +96,11 @@ pub fn exec_start(
 
 /// The container of this name; without one, the first that is not an init container.
 pub(super) fn container_name(pod: &Pod, wanted: Option<&str>) -> anyhow::Result<String> {
-    let found = containers(pod).find(|container| match wanted {
-        Some(name) => container.name == name,
-        None => container.kind == ContainerKind::Regular,
-    });
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    match (found, wanted) {
-        (Some(container), _) => Ok(container.name.to_owned()),
-        (None, Some(wanted)) => {
-            let all: Vec<_> = containers(pod).map(|container| container.name).collect();
-            let hint = did_you_mean(wanted, all.iter().copied());
-            let hint = match &*hint {
-                "" => format!("it has {}", all.join(", ")),
-                hint => hint.to_owned(),
-            };
-            Err(anyhow!("pod {name} has no container {wanted}; {hint}"))
-        }
-        (None, None) => Err(anyhow!("pod {name} has no container")),
+    if let Some(wanted) = wanted {
+        return Ok(find_container(pod, wanted)?.name.to_owned());
     }
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let first = containers(pod).find(|container| container.kind == ContainerKind::Regular);
+    let first = first.with_context(|| format!("pod {name} has no container"))?;
+    Ok(first.name.to_owned())
 }

@@ -8,8 +8,8 @@ use larder_objects::manifest::ManifestError;
 
 use super::{delivered, manifests};
 use crate::{
-    agent::client_config,
-    args::{ExecArgs, ManifestArgs, PodName},
+    agent::{client_config, default_namespace},
+    args::{ExcludeArgs, ExecArgs, ManifestArgs, PodName},
     input,
     outcome::Failure,
 };
@@ -18,6 +18,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) args: ExecArgs,
+    /// Of objects that name none.
+    namespace: String,
     source: PodSource,
 }
 
@@ -50,7 +52,13 @@ impl Origin {
             let paths = paths.collect::<Result<_, _>>()?;
             PodSource::Manifests { paths, stdin }
         };
-        Ok(Self { args, source })
+        let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+        let namespace = default_namespace(args.namespace.as_deref(), kubeconfig, context)?;
+        Ok(Self {
+            args,
+            namespace,
+            source,
+        })
     }
 
     /// The current target, and whether all manifests were valid. Waits for disks and for an agent.
@@ -61,20 +69,24 @@ impl Origin {
                 let given = ManifestArgs {
                     filenames: args.filenames.clone(),
                     recursive: false,
+                    exclude: ExcludeArgs::default(),
                     namespace: None,
                 };
-                let manifests = input::read(&given, &args.namespace)?;
+                let manifests = input::read(&given, &self.namespace)?;
                 if manifests.errors.iter().any(ManifestError::is_unreadable) {
                     // Most likely `--` is missing before the command.
                     let why = "cannot read every file; the command comes after --";
                     return Err(Failure::unreadable(why));
                 }
                 let is_valid = manifests.errors.is_empty();
-                (manifests::target(manifests, args)?, is_valid)
+                (
+                    manifests::target(manifests, args, &self.namespace)?,
+                    is_valid,
+                )
             }
             PodSource::Agent(root_dir, pod) => {
                 let container = args.container.as_deref();
-                let target = delivered::target(root_dir, pod, &args.namespace, container)?;
+                let target = delivered::target(root_dir, pod, &self.namespace, container)?;
                 (target, true)
             }
         };
@@ -98,6 +110,8 @@ impl Origin {
             PodSource::Manifests { paths, .. } => paths.clone(),
             PodSource::Agent(root_dir, _) => vec![root_dir.clone()],
         };
+        let kubeconfig = self.args.kubeconfig.as_deref();
+        needed.extend(kubeconfig.and_then(|path| std::path::absolute(path).ok()));
         let real: Vec<_> = needed.iter().flat_map(|path| path.canonicalize()).collect();
         needed.extend(real);
         needed

@@ -12,11 +12,10 @@ use std::{
 use indexmap::IndexMap;
 use larder_containers::subpaths::ANNOTATION;
 use larder_objects::chain;
-use larder_projection::{
-    Absent, Environment, Mount, Origin, PayloadError, Projection, Unknown, fs_group,
-};
+use larder_projection::{Absent, Environment, Mount, Origin, PayloadError, Projection, fs_group};
 
 use self::missing::missing_references;
+use super::verdict::JudgedPod;
 use crate::{
     offline::with_hint,
     output::{Paint, Style, count, tree::Branch},
@@ -29,25 +28,26 @@ use crate::{
     },
 };
 
-/// Writes one tree for each pod, with a blank line between them.
+/// Writes one tree for each pod, and their sum, with blank lines between them.
 pub(super) fn write(
     out: &mut dyn Write,
-    pods: &[RenderedPod<'_>],
+    pods: &[JudgedPod<'_, '_>],
+    (paint, sum): (Paint, String),
     show_secrets: bool,
     style: Style,
 ) -> io::Result<()> {
-    for (index, tree) in trees(pods, show_secrets, false).enumerate() {
-        if index > 0 {
-            writeln!(out)?;
-        }
-        out.write_all(tree.render(style).as_bytes())?;
+    if pods.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    for tree in trees(pods, show_secrets, false) {
+        writeln!(out, "{}", tree.render(style))?;
+    }
+    writeln!(out, "{}", style.paint(paint, sum))
 }
 
 /// The tree of each pod; with `contents`, those of files and long values are in full.
 pub(super) fn trees<'p>(
-    pods: &'p [RenderedPod<'_>],
+    pods: &'p [JudgedPod<'_, '_>],
     secrets: bool,
     contents: bool,
 ) -> impl Iterator<Item = Branch> + 'p {
@@ -92,21 +92,11 @@ impl Shown {
     }
 }
 
-/// `3 pods, 1 does not start`
-pub(super) fn summary(pods: &[RenderedPod<'_>]) -> String {
-    let failing = pods.iter().filter(|pod| !failures(pod).is_empty()).count();
-    let failing = match failing {
-        0 => String::new(),
-        1 => ", 1 does not start".to_owned(),
-        count => format!(", {count} do not start"),
-    };
-    count(pods.len(), "pod") + &failing
-}
-
-fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
+fn tree_of(judged: &JudgedPod<'_, '_>, shown: Shown) -> Branch {
+    let pod = judged.pod;
     let name = format!("{}/{}", pod.namespace(), pod.name());
     let mut root = Branch::new().bold(name).dim(pod.source);
-    root.push(verdict(pod));
+    root.push(judged.headline());
     for (container, view) in &pod.containers {
         let mut branch = Branch::new().bold(heading(container));
         match view {
@@ -128,7 +118,7 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
     }
     root.push_group(unmounted(pod, shown));
     root.extend(hooks(pod));
-    let warnings = pod.warnings().into_iter();
+    let warnings = judged.warnings.iter();
     let warnings = warnings.map(|(place, text)| Branch::new().plain(place).yellow(text));
     root.extend(Branch::list("what deserves a look", warnings));
     root
@@ -161,61 +151,6 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
         }
     }
     branches
-}
-
-/// Whether the pod starts, as far as ConfigMaps and Secrets decide it; otherwise every reason.
-fn verdict(pod: &RenderedPod<'_>) -> Branch {
-    let reasons = failures(pod);
-    let mut objects = BTreeSet::new();
-    for (index, (container, _)) in pod.containers.iter().enumerate() {
-        objects.extend(pod.missing_secrets(container));
-        let start = pod.start(index);
-        objects.extend(start.needs.iter().map(ToString::to_string));
-        let sources = start.values.iter().flat_map(Unknown::sources);
-        objects.extend(sources.map(ToString::to_string));
-    }
-    if reasons.is_empty() && !objects.is_empty() {
-        let objects = objects.iter().map(|what| Branch::new().plain(what));
-        let verdict = "starts if these are there, which are not known";
-        Branch::new().yellow(verdict).with(objects)
-    } else if reasons.is_empty() {
-        let unfilled = pod.volumes.values().any(|(_, filled)| filled.is_err());
-        let deserves_a_look = pod.warnings().len();
-        if unfilled || pod.missing_pull_secrets().next().is_some() {
-            Branch::new().yellow("ready to start, but not every reference is met")
-        } else if deserves_a_look > 0 {
-            let warnings = count(deserves_a_look, "thing");
-            let deserve = if deserves_a_look == 1 {
-                "deserves"
-            } else {
-                "deserve"
-            };
-            let text = format!("ready to start, as far as is known; {warnings} {deserve} a look");
-            Branch::new().yellow(text)
-        } else {
-            Branch::new().green("ready to start: every reference is met")
-        }
-    } else {
-        Branch::new().red("does not start").with(reasons)
-    }
-}
-
-/// Every reason why the pod does not start.
-fn failures(pod: &RenderedPod<'_>) -> Vec<Branch> {
-    let containers = pod.containers.iter().filter_map(|(container, view)| {
-        let error = view.as_ref().err()?;
-        let line = Branch::new().red(heading(container)).plain(chain(error));
-        Some(line.dim(pod.start_hint(error)))
-    });
-    // A volume that no container mounts is never set up, so its error is harmless.
-    let used = pod.volumes.values();
-    let used = used.filter(|(volume, _)| pod.is_used(volume));
-    let volumes = used.filter_map(|(volume, projection)| {
-        let error = projection.as_ref().err()?;
-        let line = Branch::new().red(format!("volume {}", volume.name));
-        Some(line.plain(error).dim(pod.volume_hint(error)))
-    });
-    containers.chain(volumes).collect()
 }
 
 /// The variables, with those of a Service on one line.
