@@ -121,12 +121,11 @@ impl Stage {
             .is_dir;
         // One at a time: the place is everyone's.
         let mut stage = self.0.lock();
-        let namespace = match &*stage {
-            Some(namespace) => namespace,
-            None => {
-                let made = in_thread(|| io::Result::Ok(Self::make()?));
-                stage.insert(made.map_err(failed("prepare a namespace"))?)
-            }
+        let namespace = if let Some(namespace) = &*stage {
+            namespace
+        } else {
+            let made = in_thread(|| io::Result::Ok(Self::make()?));
+            stage.insert(made.map_err(failed("prepare a namespace"))?)
         };
         let prepare = || -> rustix::io::Result<OwnedFd> {
             unshare(UnshareFlags::FS)?;
