@@ -187,7 +187,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::target::{Contents, Delivered};
+    use crate::target::{Contents, Delivered, SharedDirectory};
 
     #[test]
     fn renewal_of_a_token_fires_nothing_however_its_path_is_written() {
@@ -208,6 +208,7 @@ mod tests {
                 variables: BTreeMap::new(),
                 environment: PathBuf::new(),
                 volumes: BTreeMap::new(),
+                shared: SharedDirectory::Foreign,
             }),
         };
         let folder = tempfile::tempdir().unwrap();
