@@ -1,11 +1,10 @@
 //! Patches: changes to an object without sending the whole object.
 
 mod json;
-mod merge;
-mod strategic;
 #[cfg(test)]
 mod tests;
 
+use larder_objects::patch::{merge, strategic_merge, without_directives};
 use serde_json::Value;
 
 use crate::status::ApiError;
@@ -39,9 +38,11 @@ impl PatchType {
     pub(crate) fn apply(self, old: &Value, patch: &Value) -> Result<Value, ApiError> {
         match self {
             Self::Json => json::apply(old.clone(), patch),
-            Self::Merge => Ok(merge::apply(old.clone(), patch)),
+            Self::Merge => Ok(merge(old.clone(), patch)),
             Self::StrategicMerge => {
-                strategic::apply(old.clone(), patch).map(strategic::without_directives)
+                let patched = strategic_merge(old.clone(), patch);
+                let patched = patched.map_err(|error| malformed(&error.to_string()))?;
+                Ok(without_directives(patched))
             }
         }
     }

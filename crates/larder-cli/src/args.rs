@@ -537,11 +537,13 @@ pub(crate) enum RenderOutput {
 /// A side is a set of files, a git revision of a directory, or what an API server has. For each pod: the variables,
 /// files and mounts that are added, removed or changed, the hooks that would run, and a verdict for each container. A
 /// container `live` sees the change without a restart; `restart` needs one, because a variable, a subPath file or a mount
-/// differs; `starts` did not start before; `fails` would not start any more. ConfigMaps and Secrets that change and that
+/// differs; `starts` did not start before; `fails` would not start any more. A workload rolls out by itself if its pod
+/// template differs, or if a known reloader acts on an object; else somebody must restart its pods. ConfigMaps and Secrets that change and that
 /// no pod references come last.
 ///
 /// With --kubeconfig, larder reads the pods and workloads of the manifests, and the ConfigMaps and Secrets that they
-/// reference, each by its name. What the manifests lack stays as it is in the API server, as after `kubectl apply`.
+/// reference, each by its name. Manifests are applied three-way, as by `kubectl apply`: what it did not apply before, and
+/// the manifests lack, stays as it is in the API server.
 /// Variables of Services are not compared then. The Node of a pod is read if the pod reads facts of it.
 ///
 /// Values of Secrets are hidden, unless --show-secrets is given.

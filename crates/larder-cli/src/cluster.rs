@@ -3,31 +3,33 @@
 //!
 //! | module | purpose |
 //! | --- | --- |
+//! | `applied` | manifests applied to what the API server has, as by `kubectl apply` |
 //! | `facts` | facts of a pod's node: which ones it reads, and where they are |
 //! | `reader` | requests objects by name, and reports those that cannot be read |
 //!
 //! Invariants:
 //! 1. Each object is requested by its name. Nothing is listed, nothing is written.
-//! 2. What the manifests have counts; what they lack stays as it is in the API server.
+//! 2. A manifest is applied to the object as `kubectl apply` does: what was not applied before, and the manifest lacks,
+//!    stays as it is. So does an object that no manifest has.
 //! 3. What only the API server sets in a pod does not count as a difference. Its node is a fact of both sides.
 //! 4. An object is missing if the API server says so (404). What could not be read is named, and not known.
 
+mod applied;
 mod facts;
 mod reader;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     Kind, ObjectKey,
-    manifest::{Document, Loader, Manifest, Manifests},
+    manifest::{Document, Loader, Manifest, Manifests, Rollout},
 };
 use larder_transport::{ClusterSource, path::Resource};
-use serde_json::Value;
 
 pub(crate) use self::reader::NotRead;
 use self::{
+    applied::{LiveObject, apply},
     facts::{node_name, reads_node, reads_node_name, share_nodes},
     reader::{ClusterReader, Purpose, Wanted, path},
 };
@@ -37,12 +39,17 @@ use crate::{
     output::{self, references::of_pods},
 };
 
-/// The annotation in which `kubectl apply` keeps the manifest.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Prefix of the volume with a token that the API server adds to each pod.
-const ADDED_VOLUME: &str = "kube-api-access-";
+/// What the API server has, and what `kubectl apply` would make of it.
+pub(crate) struct ClusterSides {
+    pub(crate) from: Manifests,
+    pub(crate) to: Manifests,
+    /// Number of objects of the manifests that no container in them sees.
+    pub(crate) unseen: usize,
+    /// Objects of the manifests that could not be read: what applying makes of them is not known.
+    pub(crate) not_applied: HashSet<(Kind, ObjectKey)>,
+}
 
-/// What the API server has, and `to` applied to it; and the number of objects of `to` that no container in it sees.
+/// What the API server has, and `to` applied to it. Each document of `to` has the object as written.
 ///
 /// # Errors
 ///
@@ -51,22 +58,31 @@ pub(crate) fn sides(
     source: ClusterSource,
     mut from: Loader,
     mut to: Manifests,
-) -> Result<((Manifests, Manifests, usize), NotRead), Failure> {
+) -> Result<(ClusterSides, NotRead), Failure> {
     ClusterReader::with(source, async |reader| {
         let wanted = to.documents.iter().filter_map(wanted_side);
-        for (name, pod) in reader.read(wanted.collect()).await? {
-            from.text(&name, &without_server_fields(&pod)?);
+        let mut live = HashMap::new();
+        for (name, object) in reader.read(wanted.collect()).await? {
+            let object = LiveObject::of(&object)?;
+            from.text(&name, &object.text());
+            live.insert(name, object);
         }
         let mut from = from.finish();
-        take_workloads(&mut from, &to);
-        for document in &mut to.documents {
+        take_workloads(&mut from, &mut to);
+        let mut errors = Vec::new();
+        to.documents.retain_mut(|document| {
+            let live = wanted_side(document).and_then(|wanted| live.get(&wanted.name));
+            let applied = live.map_or(Ok(()), |live| apply(document, live));
             if let Manifest::Pod(pod) = &mut document.manifest {
                 pod.status = None;
             }
-        }
+            let is_accepted = applied.is_ok();
+            errors.extend(applied.err().map(|error| *error));
+            is_accepted
+        });
         share_nodes(&mut from, &mut to);
         let references = projected(to.pods().chain(from.pods()));
-        let objects = objects(reader, references.iter()).await?;
+        let mut objects = Objects::read(reader, references.iter()).await?;
 
         let count = to.documents.len();
         to.documents.retain(|document| match &document.manifest {
@@ -79,15 +95,36 @@ pub(crate) fn sides(
         });
         let unseen = count - to.documents.len();
         let given: BTreeSet<_> = to.documents.iter().filter_map(object_key).collect();
+        let not_read = reader.not_read();
+        let mut not_applied = HashSet::new();
+        to.documents.retain_mut(|document| {
+            let Some(key) = object_key(document) else {
+                return true;
+            };
+            let live = objects.live.remove(&key);
+            let applied = live.map_or(Ok(()), |live| apply(document, &live));
+            let is_applied = applied.is_ok() && !not_read.contains(&key);
+            errors.extend(applied.err().map(|error| *error));
+            if !is_applied {
+                not_applied.insert(key);
+            }
+            is_applied
+        });
         let is_kept = |one: &&Document| object_key(one).is_some_and(|key| !given.contains(&key));
-        let kept = objects.documents.iter().filter(is_kept);
+        let kept = objects.manifests.documents.iter().filter(is_kept);
         to.documents.extend(kept.cloned());
+        to.errors.extend(errors);
         let nodes = nodes(reader, from.pods().chain(to.pods()), &[]).await?;
         to.documents.extend(nodes.iter().cloned());
-        from.documents.extend(objects.documents);
+        from.documents.extend(objects.manifests.documents);
         from.documents.extend(nodes);
-        from.errors.extend(objects.errors);
-        Ok((from, to, unseen))
+        from.errors.extend(objects.manifests.errors);
+        Ok(ClusterSides {
+            from,
+            to,
+            unseen,
+            not_applied,
+        })
     })
 }
 
@@ -104,14 +141,16 @@ pub(crate) fn complete(
         let wanted = manifests.documents.iter().filter_map(wanted_facts);
         let mut pods = Loader::new("default");
         for (name, pod) in reader.read(wanted.collect()).await? {
-            pods.text(&name, &without_server_fields(&pod)?);
+            pods.text(&name, &LiveObject::of(&pod)?.text());
         }
         share_nodes(&mut pods.finish(), &mut manifests);
         bind_to_only_node(&mut manifests);
 
         let given: BTreeSet<_> = manifests.documents.iter().filter_map(object_key).collect();
         let wanted = projected(manifests.pods());
-        let objects = objects(reader, wanted.difference(&given)).await?;
+        let objects = Objects::read(reader, wanted.difference(&given))
+            .await?
+            .manifests;
         let nodes = nodes(reader, manifests.pods(), &manifests.documents).await?;
         manifests.documents.extend(objects.documents);
         manifests.documents.extend(nodes);
@@ -120,30 +159,51 @@ pub(crate) fn complete(
     })
 }
 
-/// Names the workloads of pods that stand for them: the embedded API server has no workloads.
-fn take_workloads(from: &mut Manifests, to: &Manifests) {
-    let named = to.documents.iter();
-    let named = named.filter_map(|other| Some((other.object.key(), other.workload.as_ref()?)));
-    let named: HashMap<_, _> = named.collect();
-    for document in &mut from.documents {
-        let is_own = matches!(document.manifest, Manifest::Pod(_)) && document.workload.is_none();
-        let workload = named.get(&document.object.key()).filter(|_| is_own);
-        document.workload = workload
-            .map(|name| (*name).clone())
-            .or(document.workload.take());
+/// Names the workloads of pods that stand for them: the embedded API server has no workloads, and nothing that replaces
+/// their pods.
+fn take_workloads(from: &mut Manifests, to: &mut Manifests) {
+    let own = from.documents.iter_mut();
+    let own = own.filter(|one| matches!(one.manifest, Manifest::Pod(_)) && one.workload.is_none());
+    let mut own: HashMap<_, _> = own.map(|one| (one.object.key(), one)).collect();
+    for document in &mut to.documents {
+        if let Some(workload) = &mut document.workload
+            && let Some(pod) = own.remove(&document.object.key())
+        {
+            workload.rollout = Rollout::Leaves;
+            pod.workload = Some(workload.clone());
+        }
     }
 }
 
-async fn objects(
-    reader: &ClusterReader,
-    wanted: impl Iterator<Item = &(Kind, ObjectKey)>,
-) -> Result<Manifests, Failure> {
-    let wanted = wanted.map(|(kind, key)| {
-        let purpose = Purpose::Object(*kind, key.clone());
-        let of = kind.object_type();
-        Wanted::at(of.kind, Resource::core(of.resource), key, purpose)
-    });
-    manifests(reader, wanted.collect()).await
+/// ConfigMaps and Secrets of the API server.
+struct Objects {
+    live: HashMap<(Kind, ObjectKey), LiveObject>,
+    manifests: Manifests,
+}
+
+impl Objects {
+    async fn read(
+        reader: &ClusterReader,
+        wanted: impl Iterator<Item = &(Kind, ObjectKey)>,
+    ) -> Result<Self, Failure> {
+        let wanted = wanted.map(|(kind, key)| {
+            let purpose = Purpose::Object(*kind, key.clone());
+            let of = kind.object_type();
+            Wanted::at(of.kind, Resource::core(of.resource), key, purpose)
+        });
+        let (mut loader, mut live) = (Loader::new("default"), HashMap::new());
+        for (name, object) in reader.read(wanted.collect()).await? {
+            let object = LiveObject::of(&object)?;
+            loader.text(&name, &object.text());
+            let kind = match object.object.text("/kind") {
+                "Secret" => Kind::Secret,
+                _ => Kind::ConfigMap,
+            };
+            live.insert((kind, object.object.key()), object);
+        }
+        let manifests = loader.finish();
+        Ok(Self { live, manifests })
+    }
 }
 
 /// The Nodes that `pods` read, except those that are `given`.
@@ -184,24 +244,54 @@ fn wanted_side(document: &Document) -> Option<Wanted> {
     if !matches!(document.manifest, Manifest::Pod(_)) {
         return None;
     }
-    let key = document.object.key();
-    let workload = document.workload.as_deref().unwrap_or_default();
-    let workload = workload.split_once(' ').and_then(|(kind, name)| {
-        let resource = match kind {
-            "Deployment" => Resource::new("apps", "v1", "deployments"),
-            "StatefulSet" => Resource::new("apps", "v1", "statefulsets"),
-            "DaemonSet" => Resource::new("apps", "v1", "daemonsets"),
-            "ReplicaSet" => Resource::new("apps", "v1", "replicasets"),
-            "Job" => Resource::new("batch", "v1", "jobs"),
-            "CronJob" => Resource::new("batch", "v1", "cronjobs"),
-            _ => Resource::core("replicationcontrollers"),
-        };
-        path(resource, &ObjectKey::new(key.namespace.clone(), name))
-    });
+    let pod = document.object.key();
+    let Some(workload) = &document.workload else {
+        return Some(Wanted::at("Pod", Resource::PODS, &pod, Purpose::Side));
+    };
+    let key = ObjectKey::new(pod.namespace.clone(), workload.name.as_str());
+    let resource = match &*workload.kind {
+        "Deployment" => Resource::new("apps", "v1", "deployments"),
+        "StatefulSet" => Resource::new("apps", "v1", "statefulsets"),
+        "DaemonSet" => Resource::new("apps", "v1", "daemonsets"),
+        "ReplicaSet" => Resource::new("apps", "v1", "replicasets"),
+        "Job" => Resource::new("batch", "v1", "jobs"),
+        "CronJob" => Resource::new("batch", "v1", "cronjobs"),
+        "ReplicationController" => Resource::core("replicationcontrollers"),
+        _ => {
+            return Some(Wanted {
+                name: format!("{} {key}", workload.kind),
+                paths: custom_path(document, &key).into_iter().collect(),
+                purpose: Purpose::Side,
+            });
+        }
+    };
+    let mut wanted = Wanted::at(&workload.kind, resource, &key, Purpose::Side);
     // The embedded API server has the pod that its manifests make of a workload.
-    let mut wanted = Wanted::at("Pod", Resource::PODS, &key, Purpose::Side);
-    wanted.paths.splice(..0, workload);
+    wanted.paths.extend(path(Resource::PODS, &pod));
     Some(wanted)
+}
+
+/// The path of a custom resource, whose name in paths is the plural of its kind: so it is for the known ones. `None` if no
+/// object can have such a path.
+fn custom_path(document: &Document, key: &ObjectKey) -> Option<String> {
+    let written = document.written.as_ref()?;
+    let (version, kind) = (
+        written.text("/apiVersion"),
+        written.text("/kind").to_lowercase(),
+    );
+    let is_part = |text: &str| {
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+            && !text.starts_with('.')
+    };
+    let is_path = version
+        .split('/')
+        .chain([&*key.namespace, &*key.name, &*kind])
+        .all(is_part);
+    let (namespace, name) = (&key.namespace, &key.name);
+    is_path.then(|| format!("/apis/{version}/namespaces/{namespace}/{kind}s/{name}"))
 }
 
 /// The pod of `document`, if it reads facts of its node and does not name it. Of a workload's pods, no name is known.
@@ -221,40 +311,4 @@ fn object_key(document: &Document) -> Option<(Kind, ObjectKey)> {
         _ => return None,
     };
     Some((kind, document.object.key()))
-}
-
-/// A pod or workload as a manifest: without the fields that only the API server sets, except what says where it runs.
-fn without_server_fields(object: &[u8]) -> Result<String, Failure> {
-    let object = serde_json::from_slice(object);
-    let mut object: Value = object.context("cannot read an answer of the API server")?;
-    if object["kind"] == "Pod" {
-        let mut retain = |place: &str, is_kept| retain(object.pointer_mut(place), is_kept);
-        retain("/metadata", |field| field != "uid");
-        retain("/metadata/annotations", |field| field != LAST_APPLIED);
-        retain("/status", |field| matches!(field, "hostIP" | "hostIPs"));
-        retain("/spec/volumes", is_own_volume);
-        for containers in ["/spec/initContainers", "/spec/containers"] {
-            let containers = object.pointer_mut(containers).and_then(Value::as_array_mut);
-            for container in containers.into_iter().flatten() {
-                self::retain(container.get_mut("volumeMounts"), is_own_volume);
-            }
-        }
-    }
-    Ok(object.to_string())
-}
-
-/// Whether no component of the API server has added the volume.
-fn is_own_volume(name: &str) -> bool {
-    !name.starts_with(ADDED_VOLUME)
-}
-
-/// Keeps the fields of an object, or the entries of a list, whose name `is_kept`.
-fn retain(part: Option<&mut Value>, is_kept: fn(&str) -> bool) {
-    match part {
-        Some(Value::Object(fields)) => fields.retain(|name, _| is_kept(name)),
-        Some(Value::Array(entries)) => {
-            entries.retain(|entry| is_kept(entry["name"].as_str().unwrap_or_default()));
-        }
-        _ => {}
-    }
 }

@@ -36,7 +36,7 @@ pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Fa
         output::error(error);
     }
     explain_missing(&args.filenames);
-    built(&args.filenames).for_each(output::note);
+    built(&args.filenames, "larder render -f -").for_each(output::note);
     check(&manifests, args.recursive)?;
     left_out(&manifests).for_each(output::note);
     Ok(manifests)
@@ -107,7 +107,8 @@ fn explain_missing(filenames: &[PathBuf]) {
 /// directories whose manifests another program makes.
 pub(crate) fn warnings(manifests: &Manifests, filenames: &[PathBuf]) -> Vec<String> {
     let warnings = manifests.warnings.iter().map(ToString::to_string);
-    warnings.chain(built(filenames)).collect()
+    let built = built(filenames, "larder render -f -");
+    warnings.chain(built).collect()
 }
 
 /// What was left out of the manifests on purpose.
@@ -116,8 +117,8 @@ pub(crate) fn left_out(manifests: &Manifests) -> impl Iterator<Item = String> {
     skipped.into_iter().chain(excluded(&manifests.excluded))
 }
 
-/// Names the program that makes manifests of a directory, and how its output gets here.
-fn built(filenames: &[PathBuf]) -> impl Iterator<Item = String> {
+/// Names the program that makes manifests of a directory, and how its output gets to `reader`.
+pub(crate) fn built(filenames: &[PathBuf], reader: &str) -> impl Iterator<Item = String> {
     let makers = [
         ("kustomization.yaml", "kustomize", "kubectl kustomize"),
         ("kustomization.yml", "kustomize", "kubectl kustomize"),
@@ -128,7 +129,7 @@ fn built(filenames: &[PathBuf]) -> impl Iterator<Item = String> {
         let (file, maker, command) = makers.iter().find(|(file, ..)| path.join(file).is_file())?;
         let path = path.display();
         Some(format!(
-            "{path} has a {file}, so its manifests are made by {maker}: {command} {path} | larder render -f -"
+            "{path} has a {file}, so its manifests are made by {maker}: {command} {path} | {reader}"
         ))
     })
 }

@@ -13,7 +13,10 @@ use crate::args::PodName;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
-    manifest::{MadeObject, Maker, Manifest, ManifestError, Manifests, most_similar},
+    manifest::{
+        self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe,
+        most_similar,
+    },
     stable_pod_uid,
 };
 use larder_projection::{
@@ -33,6 +36,9 @@ const ROOT_CA_KEY: &str = "ca.crt";
 /// The value in place of the cluster's certificate authorities.
 const PLACEHOLDER_CA: &str =
     "placeholder of the cluster's certificate authorities (larder works offline)\n";
+
+/// The prefix of the annotations that are kept of ConfigMaps and Secrets.
+const OBJECT_MARKS: &str = "reloader.stakater.com/";
 
 /// The field that has the index of a pod of an Indexed Job.
 const COMPLETION_INDEX: &str = "metadata.labels['batch.kubernetes.io/job-completion-index']";
@@ -81,6 +87,8 @@ pub(crate) struct Offline {
     rejected: HashMap<(String, String), String>,
     /// Stands in for `kube-root-ca.crt`, if assumed.
     root_ca: Option<Arc<ConfigMap>>,
+    /// Annotations of ConfigMaps and Secrets that begin with [`OBJECT_MARKS`].
+    marks: HashMap<(Kind, ObjectKey), BTreeMap<String, String>>,
     /// Objects without values in the documents, with what makes them.
     made: HashMap<(Kind, ObjectKey), MadeObject>,
     /// Objects that the other side makes and this one does not, with what makes them there.
@@ -103,6 +111,10 @@ pub(crate) struct OfflinePod {
     /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
     pub(crate) workload: Workload,
+    /// The document of the workload, if it is not the pod's own.
+    pub(crate) made_by: Option<manifest::Workload>,
+    /// Whether the document says on which node it runs.
+    pub(crate) states_node: bool,
     pub(crate) inputs: Inputs,
 }
 
@@ -123,12 +135,29 @@ impl Offline {
     /// Takes the objects of `manifests`, which have all that an API server has for them, except the objects `not_read`.
     /// A pod without a node has none.
     pub(crate) fn of_cluster(manifests: Manifests, not_read: &HashSet<(Kind, ObjectKey)>) -> Self {
+        Self::of_applied(manifests, not_read, &HashSet::new())
+    }
+
+    /// The same, and except what applying makes of the objects that are `not_applied`.
+    pub(crate) fn of_applied(
+        manifests: Manifests,
+        not_read: &HashSet<(Kind, ObjectKey)>,
+        not_applied: &HashSet<(Kind, ObjectKey)>,
+    ) -> Self {
         let mut offline = Self::of(manifests, ClusterObjects::FromManifests);
         offline.is_of_cluster = true;
         let bundles = TrustBundles::Partial(Arc::clone(&offline.trust_bundles), Existence::Unsure);
         let unseen = |kind, key: &ObjectKey| {
-            let is_read = !not_read.contains(&(kind, key.clone()));
-            (!is_read).then(|| UnknownObject::unseen(Existence::Unsure))
+            let object = (kind, key.clone());
+            if not_applied.contains(&object) {
+                return Some(UnknownObject {
+                    // Not that of the API server, which is not known either.
+                    recipe: Recipe::new("applied"),
+                    ..UnknownObject::unseen(Existence::Certain)
+                });
+            }
+            let is_unknown = not_read.contains(&object);
+            is_unknown.then(|| UnknownObject::unseen(Existence::Unsure))
         };
         for OfflinePod { pod, inputs, .. } in &mut offline.pods {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
@@ -169,20 +198,40 @@ impl Offline {
                     if cluster == ClusterObjects::Assumed {
                         set_service_account(&mut pod);
                     }
-                    let workload = document.workload.unwrap_or_default();
-                    let (kind, name) = workload.split_once(' ').unwrap_or(("Pod", &key.name));
-                    let of = Workload {
+                    let made_by = document.workload;
+                    let source = match &made_by {
+                        Some(workload) => format!("{workload}, {}", document.origin),
+                        None => document.origin.to_string(),
+                    };
+                    let (kind, name) = match &made_by {
+                        Some(workload) => (&*workload.kind, &*workload.name),
+                        None => ("Pod", &*key.name),
+                    };
+                    let workload = Workload {
                         name: name.to_owned(),
                         kind: kind.to_owned(),
                     };
-                    let comma = if workload.is_empty() { "" } else { ", " };
-                    let source = format!("{workload}{comma}{}", document.origin);
-                    pods.push((*pod, source, of, set_fields));
+                    pods.push(OfflinePod {
+                        inputs: Inputs {
+                            assumptions: Assumptions {
+                                fields: set_fields,
+                                ..Assumptions::default()
+                            },
+                            ..Inputs::default()
+                        },
+                        pod: *pod,
+                        source,
+                        workload,
+                        made_by,
+                        states_node: !document.object.text("/spec/nodeName").is_empty(),
+                    });
                 }
                 Manifest::ConfigMap(map) => {
+                    offline.note_marks(Kind::ConfigMap, &key, &document.object);
                     offline.config_maps.insert(key, Arc::new(map));
                 }
                 Manifest::Secret(secret) => {
+                    offline.note_marks(Kind::Secret, &key, &document.object);
                     offline.secrets.insert(key, Arc::new(secret));
                 }
                 Manifest::Service(service) => {
@@ -204,18 +253,30 @@ impl Offline {
         offline.services = services.into();
         offline.listed_services = Arc::new(listed_services);
         offline.trust_bundles = trust_bundles.into();
-        let pods = pods.into_iter().map(|(pod, source, workload, set_fields)| {
-            let mut inputs = offline.inputs(&pod);
-            inputs.assumptions.fields = set_fields;
-            OfflinePod {
-                pod,
-                source,
-                workload,
-                inputs,
-            }
-        });
-        let pods = pods.collect();
+        for OfflinePod { pod, inputs, .. } in &mut pods {
+            let fields = std::mem::take(&mut inputs.assumptions.fields);
+            *inputs = offline.inputs(pod);
+            inputs.assumptions.fields = fields;
+        }
         Self { pods, ..offline }
+    }
+
+    /// Keeps the annotations of an object by which controllers know what to act on.
+    fn note_marks(&mut self, kind: Kind, key: &ObjectKey, object: &RawObject) {
+        let annotations = object.pointer("/metadata/annotations");
+        let annotations = annotations.and_then(serde_json::Value::as_object);
+        for (name, value) in annotations.into_iter().flatten() {
+            if let (true, Some(value)) = (name.starts_with(OBJECT_MARKS), value.as_str()) {
+                let of_object = self.marks.entry((kind, key.clone())).or_default();
+                of_object.insert(name.clone(), value.to_owned());
+            }
+        }
+    }
+
+    /// The annotation `name` of an object, if it begins with [`OBJECT_MARKS`].
+    pub(crate) fn mark(&self, kind: Kind, key: &ObjectKey, name: &str) -> Option<&str> {
+        let marks = self.marks.get(&(kind, key.clone()))?;
+        marks.get(name).map(String::as_str)
     }
 
     /// What may be wrong with a reference to an object that is missing in `namespace`; empty if nothing is known.
@@ -419,7 +480,7 @@ impl Offline {
     }
 
     /// Whether the manifests have the object, or what makes it.
-    fn has_object(&self, kind: Kind, key: &ObjectKey) -> bool {
+    pub(crate) fn has_object(&self, kind: Kind, key: &ObjectKey) -> bool {
         let is_there = match kind {
             Kind::ConfigMap => self.config_maps.contains_key(key),
             Kind::Secret => self.secrets.contains_key(key),

@@ -23,6 +23,7 @@ mod key;
 mod label_selector;
 pub mod manifest;
 mod object;
+pub mod patch;
 pub mod pem;
 mod pod_identity;
 mod pod_phase;

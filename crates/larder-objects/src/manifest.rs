@@ -36,6 +36,7 @@
 //! ```
 
 mod controllers;
+mod custom;
 mod decode;
 mod error;
 mod exclude;
@@ -65,7 +66,7 @@ use k8s_openapi::api::{
 use smol_str::SmolStr;
 
 pub use self::{
-    controllers::SetFields,
+    controllers::{Rollout, SetFields, Workload},
     error::{ManifestError, Problem, Subject, Suggestion},
     exclude::{Exclusion, InvalidExclusion},
     files::{LEAVES, MAX_MANIFEST_BYTES, has_manifest_extension, is_manifest_name, read_manifest},
@@ -77,7 +78,7 @@ pub use self::{
 };
 use self::{generated::GeneratedNames, read::Reported};
 pub use crate::similar::most_similar;
-use crate::{ConfigMap, ObjectKey, Secret};
+use crate::{ConfigMap, FieldPath, ObjectKey, Secret};
 
 /// The content of a set of files.
 #[derive(Debug, Default)]
@@ -99,6 +100,8 @@ pub struct Manifests {
     pub excluded: BTreeSet<PathBuf>,
     /// Number of documents that were YAML or JSON. A list is one, also an empty one.
     pub documents_read: usize,
+    /// The directories of which subdirectories have manifests that were not looked for.
+    pub unsearched: BTreeSet<PathBuf>,
     /// The PersistentVolumeClaims, of which only the names count.
     pub claims: BTreeSet<ObjectKey>,
     /// Number of objects of kinds that larder has no use for, by kind and group
@@ -133,9 +136,8 @@ impl Manifests {
 pub struct Document {
     /// Its place.
     pub origin: Origin,
-    /// The workload whose template this pod is, as `Deployment web`; `None` for an object that the manifest contains
-    /// itself.
-    pub workload: Option<String>,
+    /// The workload whose template this pod is; `None` for an object that the manifest contains itself.
+    pub workload: Option<Workload>,
     /// What the workload's controller sets in the pod, which neither `object` nor `manifest` has.
     pub set_fields: SetFields,
     /// The object as JSON: as written, but with namespace, with `stringData` folded into `data`, and for a pod with its
@@ -143,6 +145,32 @@ pub struct Document {
     pub object: RawObject,
     /// The object as larder uses it, with the API server's defaults.
     pub manifest: Manifest,
+    /// The object, or the workload, as written; `None` unless [`Loader::keeping_written`] was called.
+    pub written: Option<RawObject>,
+}
+
+impl Document {
+    /// An error of this document as a whole.
+    pub fn error(&self, problem: impl Into<String>) -> ManifestError {
+        let key = self.object.key();
+        let kind = match &self.workload {
+            Some(workload) => &workload.kind,
+            None => self.object.text("/kind"),
+        };
+        ManifestError::Document {
+            origin: self.origin.clone(),
+            subject: Subject {
+                kind: Some(kind.to_owned()),
+                namespace: Some(key.namespace.to_string()),
+                name: Some(key.name.to_string()),
+            },
+            problem: Problem::Type {
+                field: FieldPath::root(),
+                problem: problem.into(),
+            },
+            beside: Vec::new(),
+        }
+    }
 }
 
 /// An object as larder uses it.
@@ -190,6 +218,17 @@ impl fmt::Display for Origin {
     }
 }
 
+/// The workloads whose pods are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Workloads {
+    /// Those of Kubernetes; two of one name are an error.
+    ByName,
+    /// The same; a pod is the kind and name of its workload.
+    ByKind,
+    /// The same, and custom resources with a pod template.
+    AnyKind,
+}
+
 /// Reads manifests, one source after the other.
 #[derive(Debug)]
 pub struct Loader {
@@ -199,8 +238,9 @@ pub struct Loader {
     /// Whether subdirectories are read.
     recursive: bool,
     exclusions: Vec<Exclusion>,
-    /// Whether a pod is the kind and name of its workload.
-    by_workload: bool,
+    workloads: Workloads,
+    /// Whether objects are kept as they are written, too.
+    keeps_written: bool,
     /// Most objects that are kept.
     most: usize,
     manifests: Manifests,
@@ -220,7 +260,8 @@ impl Loader {
             uids: true,
             recursive: false,
             exclusions: Vec::new(),
-            by_workload: false,
+            workloads: Workloads::ByName,
+            keeps_written: false,
             most: usize::MAX,
             manifests: Manifests::default(),
             seen: HashMap::new(),
@@ -256,7 +297,23 @@ impl Loader {
     /// of its own.
     #[must_use]
     pub fn by_workload(mut self) -> Self {
-        self.by_workload = true;
+        self.workloads = Workloads::ByKind;
+        self
+    }
+
+    /// Takes the pods of custom resources that have a pod template at `spec.template`, such as an Argo Rollout, a CloneSet
+    /// or a Service of Knative, besides those of [`Self::by_workload`]. Their workload's kind is followed by its group:
+    /// `Rollout.argoproj.io`.
+    #[must_use]
+    pub fn any_template(mut self) -> Self {
+        self.workloads = Workloads::AnyKind;
+        self
+    }
+
+    /// Keeps each object as it is written besides what larder makes of it: [`Document::written`].
+    #[must_use]
+    pub fn keeping_written(mut self) -> Self {
+        self.keeps_written = true;
         self
     }
 

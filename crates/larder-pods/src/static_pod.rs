@@ -260,7 +260,8 @@ impl StaticPods {
             (Manifest::Pod(pod), None) => *pod,
             (_, workload) => {
                 let kind = document.object["kind"].as_str().unwrap_or_default();
-                let kind = workload.unwrap_or_else(|| kind.to_owned());
+                let kind =
+                    workload.map_or_else(|| kind.to_owned(), |workload| workload.to_string());
                 return Err(StaticPodProblem::NotAPod(kind).at(origin));
             }
         };

@@ -3,6 +3,8 @@
 //! `testdata/patches.json` has its recorded answers: `null` where kubectl rejects the patch. Where kubectl is installed, a
 //! sample is asked again, and `LARDER_RECORD=1` asks for all and replaces the record.
 
+mod applied;
+
 use std::{
     fs,
     io::Write as _,
@@ -11,10 +13,11 @@ use std::{
 };
 
 use fastrand::Rng;
+use larder_objects::patch::{merge, strategic_merge, without_directives};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{PatchType, json, merge, strategic};
+use super::{PatchType, json};
 
 /// Number of recorded cases, and of those that each run asks kubectl again.
 const CASES: u64 = 400;
@@ -52,8 +55,8 @@ impl Case {
         let patch = &self.patch;
         match PatchType::of_media_type(&format!("application/{}", self.media_type()))? {
             PatchType::Json => json::apply(object, patch).ok(),
-            PatchType::Merge => Some(merge::apply(object, patch)),
-            PatchType::StrategicMerge => strategic::apply(object, patch).ok(),
+            PatchType::Merge => Some(merge(object, patch)),
+            PatchType::StrategicMerge => strategic_merge(object, patch).ok(),
         }
     }
 
@@ -121,7 +124,7 @@ fn patches_do_what_kubectl_makes_of_them() {
         // An API server decodes the result, so it keeps no directive and no null.
         let is_strategic = case.patch_type == "strategic";
         let stored = |answer: Option<Value>| match answer {
-            Some(answer) if is_strategic => Some(strategic::without_directives(answer)),
+            Some(answer) if is_strategic => Some(without_directives(answer)),
             answer => answer,
         };
         let [ours, theirs] = [case.ours(), case.answer.clone()].map(stored);

@@ -1,7 +1,7 @@
 //! Reads objects of an API server by name.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeSet, HashSet},
     io::{self, IsTerminal as _},
     time::Duration,
@@ -25,10 +25,14 @@ use crate::{
 const PARALLEL: usize = 8;
 /// Time between two reports of the progress.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// So many requests without an answer, one after the other, and the API server is taken as gone.
+const MAX_UNANSWERED: usize = 8;
 
 /// What could not be read. It was reported.
 #[derive(Debug, Default)]
 pub(crate) struct NotRead {
+    /// The API server.
+    pub(crate) server: String,
     /// Each object, as `Secret prod/db`, and why.
     pub(crate) reasons: BTreeSet<(String, String)>,
     /// The ConfigMaps and Secrets among them.
@@ -85,6 +89,10 @@ pub(super) struct ClusterReader {
     client: kube::Client,
     transport: Transport,
     not_read: RefCell<NotRead>,
+    /// Whether the API server has answered a request.
+    has_answered: Cell<bool>,
+    /// The last requests, as far as none was answered.
+    unanswered: Cell<usize>,
 }
 
 impl ClusterReader {
@@ -103,17 +111,28 @@ impl ClusterReader {
                 client,
                 transport,
                 not_read: RefCell::default(),
+                has_answered: Cell::default(),
+                unanswered: Cell::default(),
             };
             let result = work(&reader).await?;
-            Ok((result, reader.not_read.take()))
+            let not_read = NotRead {
+                server: reader.transport.server().to_string(),
+                ..reader.not_read.take()
+            };
+            Ok((result, not_read))
         })
     }
 
-    /// Reads the objects that exist, and reports those that cannot be read.
+    /// The ConfigMaps and Secrets that could not be read so far.
+    pub(super) fn not_read(&self) -> HashSet<(Kind, ObjectKey)> {
+        self.not_read.borrow().objects.clone()
+    }
+
+    /// Reads the objects that exist, and reports those that cannot be read: the failure of one is none of the others.
     ///
     /// # Errors
     ///
-    /// The API server does not answer, or rejects the credentials.
+    /// The API server answers nothing, or rejects the credentials.
     pub(super) async fn read(
         &self,
         wanted: Vec<Wanted>,
@@ -140,13 +159,12 @@ impl ClusterReader {
                     progress.tell(format!("reading {total} from {server}: {read} read"));
                 },
             }
-            if let Some((wanted, Err(error))) = answers.last()
-                && error.is_outage()
-                && !wanted.is_fact()
-            {
-                let (name, error) = (&wanted.name, chain(error));
-                return Err(Failure::unreadable(format!("cannot read {name}: {error}")));
+            if let Some((wanted, answer)) = answers.last() {
+                self.check(wanted, answer)?;
             }
+        }
+        if let (false, Some((wanted, Err(error)))) = (self.has_answered.get(), answers.last()) {
+            return Err(unreadable(wanted, error));
         }
         // Its line makes room for the reports.
         drop(progress);
@@ -163,17 +181,44 @@ impl ClusterReader {
         Ok(read.collect())
     }
 
+    /// Notes whether the API server answers.
+    ///
+    /// # Errors
+    ///
+    /// It has gone, or rejects the credentials.
+    fn check(
+        &self,
+        wanted: &Wanted,
+        answer: &Result<Option<SecretBytes>, RequestError>,
+    ) -> Result<(), Failure> {
+        let failed = answer.as_ref().err();
+        if let Some(error) = failed.filter(|error| error.is_transport()) {
+            self.unanswered.set(self.unanswered.get() + 1);
+            if self.unanswered.get() < MAX_UNANSWERED {
+                return Ok(());
+            }
+            return Err(unreadable(wanted, error));
+        }
+        self.unanswered.set(0);
+        self.has_answered.set(true);
+        match failed.filter(|error| error.is_unauthorized()) {
+            Some(error) => Err(unreadable(wanted, error)),
+            None => Ok(()),
+        }
+    }
+
     /// `None` if it does not exist.
     async fn get(&self, paths: &[String]) -> Result<Option<SecretBytes>, RequestError> {
+        let mut not_served = None;
         for path in paths {
             match request_secret(&self.client, Method::GET, path, None::<&()>).await {
                 // The embedded API server serves no workloads, but the pods that its manifests make of them.
-                Err(error) if error.is_not_served() => {}
+                Err(error) if error.is_not_served() => not_served = Some(error),
                 Err(error) if error.is_not_found() => return Ok(None),
                 answer => return answer.map(Some),
             }
         }
-        Ok(None)
+        not_served.map_or(Ok(None), Err)
     }
 
     fn report(&self, wanted: Wanted, reason: String) {
@@ -187,4 +232,9 @@ impl ClusterReader {
             not_read.objects.insert((kind, key));
         }
     }
+}
+
+fn unreadable(wanted: &Wanted, error: &RequestError) -> Failure {
+    let (name, error) = (&wanted.name, chain(error));
+    Failure::unreadable(format!("cannot read {name}: {error}"))
 }

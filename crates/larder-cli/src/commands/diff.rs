@@ -11,11 +11,15 @@
 //! | `git` | manifests of a git revision |
 //! | `compare` | the pods and objects that differ |
 //! | `container`, `both_sides` | the differences of a container, and its verdict |
+//! | `changed_objects` | the ConfigMaps and Secrets that differ |
 //! | `edits` | differences between two sets |
 //! | `outcome` | what differences mean, for each way to fill in what is not known |
 //! | `gate` | the exit code |
 //! | `sub_paths` | whether files that are mounted by `subPath` follow |
 //! | `hooks` | the hooks that would run |
+//! | `change` | one difference of a container, and its tree |
+//! | `shared` | differences that several containers see, shown once |
+//! | `rollout` | whether a workload replaces its pods by itself |
 //! | `lines` | differences of texts, line by line |
 //! | `report` | texts that the trees and Markdown share |
 //! | `tree`, `json`, `markdown` | the output |
@@ -26,6 +30,8 @@
 //! 3. Every output names what is not known, and what was not read.
 
 mod both_sides;
+mod change;
+mod changed_objects;
 mod compare;
 mod container;
 mod edits;
@@ -37,21 +43,22 @@ mod lines;
 mod markdown;
 mod outcome;
 mod report;
+mod rollout;
+mod shared;
 mod sides;
 mod sub_paths;
 mod tree;
 
 use std::{collections::HashSet, panic::resume_unwind, path::Path, process::ExitCode, thread};
 
-use larder_objects::{
-    Kind, ObjectKey,
-    manifest::{Loader, Manifests},
-};
+use jiff::Timestamp;
+use larder_objects::manifest::{Loader, Manifests};
 use serde_json::Value;
 
 use self::{
-    compare::{Comparison, LeftOut},
+    compare::{ComparedSides, Comparison, LeftOut},
     json::Report,
+    sides::ClusterGaps,
 };
 use crate::{
     args::{DiffArgs, DiffOutput},
@@ -75,14 +82,20 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
 pub fn manifests_of_revision(directory: &Path, revision: &str) -> Option<Manifests> {
     let loader = Loader::new("default").recursive(true);
     let read = git::load(loader, &[directory.to_owned()], revision, true);
-    Some(read.ok()?.0)
+    Some(read.ok()?.manifests)
 }
 
 fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
-    let sides = sides::load(args)?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place: the time of the comparison"
+    )]
+    let now = Timestamp::now();
+    let sides = sides::load(args, now)?;
     let (from, to) = worlds(sides.from, sides.to, sides.cluster.as_ref());
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
-    let comparison = Comparison::new(&from, &from_pods, &to, &to_pods, sides.left_out);
+    let (left_out, compared) = (sides.left_out, sides.compared);
+    let comparison = Comparison::new(&from, &from_pods, &to, &to_pods, left_out, compared);
     let title = args.title.as_deref();
     output::results(|out| match args.output {
         DiffOutput::Json => write_json(out, &Report::new(&comparison, args.show_secrets)),
@@ -96,25 +109,24 @@ fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
             markdown::write(out, title, &comparison, args.show_secrets, most)
         }
         DiffOutput::Html => {
-            let (summary, jumps) = (report::summary(&comparison), report::jumps(&comparison));
+            let (summary, sides) = (report::summary(&comparison), comparison.sides.to_string());
             let trees = tree::trees(&comparison, args.show_secrets);
-            write_page(out, title.unwrap_or("What changes"), summary, trees, &jumps)
+            let title = title.unwrap_or("What changes");
+            write_page(out, title, &summary, &sides, trees)
         }
     })?;
     Ok(gate::exit_code(&comparison, &args.fail_on))
 }
 
-/// Both sides, with what is not known of them. One of an API server has the objects that could not be read of it.
-fn worlds(
-    from: Manifests,
-    to: Manifests,
-    cluster: Option<&HashSet<(Kind, ObjectKey)>>,
-) -> (Offline, Offline) {
-    let world = |side| match cluster {
-        Some(not_read) => Offline::of_cluster(side, not_read),
+/// Both sides, with what is not known of them; `cluster` has what is not known of an API server's.
+fn worlds(from: Manifests, to: Manifests, cluster: Option<&ClusterGaps>) -> (Offline, Offline) {
+    let world = |side, not_applied: &_| match cluster {
+        Some(gaps) => Offline::of_applied(side, &gaps.not_read, not_applied),
         None => Offline::new(side, ClusterObjects::Assumed),
     };
-    let (mut from, mut to) = in_parallel(|| world(from), || world(to));
+    let none = HashSet::new();
+    let not_applied = cluster.map_or(&none, |gaps| &gaps.not_applied);
+    let (mut from, mut to) = in_parallel(|| world(from, &none), || world(to, not_applied));
     if cluster.is_some() {
         // An object that neither the API server nor the manifests have is missing.
         from.assume_written();
@@ -130,7 +142,8 @@ fn worlds(
 pub fn diff_report(from: Manifests, to: Manifests) -> Value {
     let (from, to) = worlds(from, to, None);
     let (from_pods, to_pods) = (rendered(&from), rendered(&to));
-    let comparison = Comparison::new(&from, &from_pods, &to, &to_pods, LeftOut::default());
+    let (left_out, compared) = (LeftOut::default(), ComparedSides::default());
+    let comparison = Comparison::new(&from, &from_pods, &to, &to_pods, left_out, compared);
     serde_json::to_value(Report::new(&comparison, true)).unwrap_or_default()
 }
 

@@ -133,7 +133,7 @@ fn show(args: &RenderArgs, pods: &[RenderedPod<'_>], remarks: &Remarks) -> Resul
             let trees = tree::trees(&judged, args.show_secrets, true);
             let trees = trees.chain(tree::not_read(&remarks.not_read));
             let trees = trees.chain(tree::warnings(&remarks.said));
-            output::results(|out| write_page(out, "What containers see", sum, trees, &[]))
+            output::results(|out| write_page(out, "What containers see", &sum, "", trees))
         }
     }?;
     Ok(!pods.iter().any(RenderedPod::has_errors))

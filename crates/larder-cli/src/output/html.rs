@@ -54,7 +54,7 @@ pub(crate) fn policy(live: bool) -> String {
     )
 }
 
-/// Writes a page of one card for each tree, one after the other, and with links to trees by their numbers.
+/// Writes a page of one card for each tree, one after the other. `about` stands below the summary.
 ///
 /// # Errors
 ///
@@ -62,11 +62,11 @@ pub(crate) fn policy(live: bool) -> String {
 pub(crate) fn write_page(
     out: &mut dyn Write,
     title: &str,
-    summary: String,
+    summary: &str,
+    about: &str,
     trees: impl IntoIterator<Item = Branch>,
-    jumps: &[(String, usize)],
 ) -> io::Result<()> {
-    out.write_all(head(title, &summary, jumps, None).as_bytes())?;
+    out.write_all(head(title, summary, about, None).as_bytes())?;
     for (number, tree) in trees.into_iter().enumerate() {
         let card = Card::new(format!("card-{number}"), &tree);
         out.write_all(card.html.as_bytes())?;
@@ -76,21 +76,17 @@ pub(crate) fn write_page(
 
 /// A page without trees, which follows its server at the path `live`.
 pub(crate) fn live_page(title: &str, summary: &str, live: &str) -> String {
-    head(title, summary, &[], Some(live)) + &foot()
+    head(title, summary, "", Some(live)) + &foot()
 }
 
-/// What stands before the cards: the title, the line below it, links to cards by their numbers, and the path of a page
-/// that follows its server.
-fn head(title: &str, summary: &str, jumps: &[(String, usize)], live: Option<&str>) -> String {
+/// What stands before the cards: the title, the lines below it, and the path of a page that follows its server.
+fn head(title: &str, summary: &str, about: &str, live: Option<&str>) -> String {
     let (title, summary, policy) = (text(title), text(summary), policy(live.is_some()));
     let live = live.map(|path| format!(" data-live=\"{}\"", text(path)));
     let live = live.unwrap_or_default();
-    let jumps = jumps
-        .iter()
-        .map(|(label, number)| format!("<li><a href=\"#card-{number}\">{}</a></li>", text(label)));
-    let jumps = match jumps.collect::<String>() {
-        none if none.is_empty() => none,
-        some => format!("<nav><ul>{some}</ul></nav>\n"),
+    let about = match about {
+        "" => String::new(),
+        about => format!("<p class=\"dim\">{}</p>\n", text(about)),
     };
     format!(
         r#"<!DOCTYPE html>
@@ -107,14 +103,14 @@ fn head(title: &str, summary: &str, jumps: &[(String, usize)], live: Option<&str
 <header>
 <h1>{title}</h1>
 <p id="summary">{summary}</p>
-<div id="states" role="group" aria-label="Show only"></div>
+{about}<div id="states" role="group" aria-label="Show only"></div>
 <div class="tools">
 <label>Search <input type="search" id="search" autocomplete="off" spellcheck="false" aria-keyshortcuts="/"></label>
 <button type="button" id="open">Expand all</button>
 <button type="button" id="close">Collapse all</button>
 <span role="status" id="state"></span>
 </div>
-{jumps}</header>
+</header>
 <main id="cards">"#
     )
 }

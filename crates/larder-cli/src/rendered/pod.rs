@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_containers::subpaths::ANNOTATION;
-use larder_objects::{Kind, ObjectKey};
+use larder_objects::{Kind, ObjectKey, manifest};
 use larder_on_change::{
     PodOutline,
     parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
@@ -27,6 +27,10 @@ pub(crate) struct RenderedPod<'a> {
     /// Place of the pod in the manifests.
     pub(crate) source: &'a str,
     pub(crate) workload: &'a Workload,
+    /// The document of the workload, if it is not the pod's own.
+    pub(crate) made_by: Option<&'a manifest::Workload>,
+    /// Whether the document says on which node it runs.
+    pub(crate) states_node: bool,
     /// All containers: init, regular, ephemeral.
     pub(crate) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
     /// Of each container that does not start, what can be computed of its view.
@@ -89,7 +93,8 @@ impl<'a> RenderedPod<'a> {
     }
 
     pub(crate) fn new(pod: &'a OfflinePod, offline: &'a Offline) -> Self {
-        let workload = &pod.workload;
+        let (workload, made_by) = (&pod.workload, pod.made_by.as_ref());
+        let states_node = pod.states_node;
         let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
         let views = containers(pod);
         let views: Vec<_> = views
@@ -133,6 +138,8 @@ impl<'a> RenderedPod<'a> {
             offline,
             source,
             workload,
+            made_by,
+            states_node,
             containers: views,
             partial,
             used: used_volumes(pod),

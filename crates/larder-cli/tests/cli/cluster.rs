@@ -314,42 +314,77 @@ async fn pod_that_may_not_be_read_is_not_added() {
     assert_eq!(report["notRead"][0]["path"], "Pod default/web");
 }
 
-#[test]
-fn workload_that_the_api_server_lacks_is_added_whatever_pod_has_its_name() {
+/// The kubeconfig of a server that answers each request line so: for what the embedded API server does not have.
+fn answering(answer: impl Fn(&str) -> (u16, Value) + Send + 'static) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("http://{}", listener.local_addr().unwrap());
-    let live = pod(json!([]));
-    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
-        "spec": {"template": {"spec": live["spec"]}}});
-    let kubeconfig = json!({"current-context": "c", "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": server}}]});
-    let desk = Desk::with([
-        ("app.yaml", &deployment.to_string()),
-        ("kubeconfig", &kubeconfig.to_string()),
-    ]);
-    // The embedded API server serves no workloads.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let request = BufReader::new(&stream).lines().next().unwrap().unwrap();
-            let (status, body) = if request.contains("/deployments/") {
-                let details = json!({"name": "web", "group": "apps", "kind": "deployments"});
-                let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
-                    "reason": "NotFound", "message": "not found", "details": details});
-                ("404 Not Found", body)
-            } else {
-                ("200 OK", live.clone())
-            };
+            let (code, body) = answer(&request);
             let (body, close) = (body.to_string(), "connection: close");
             let length = body.len();
-            let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{close}");
+            let head = format!("HTTP/1.1 {code} -\r\ncontent-type: application/json\r\n{close}");
             write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
         }
     });
+    let kubeconfig = json!({"current-context": "c", "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}]});
+    kubeconfig.to_string()
+}
+
+/// The answer for an object that cannot be had.
+fn status(code: u16, reason: &str, name: &str) -> (u16, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+        "message": reason, "details": {"name": name}});
+    (code, status)
+}
+
+/// The differences between what a server answers and a manifest.
+#[track_caller]
+fn diff_with(
+    manifest: &Value,
+    code: i32,
+    answer: impl Fn(&str) -> (u16, Value) + Send + 'static,
+) -> Value {
+    let desk = Desk::with([
+        ("app.yaml", &manifest.to_string()),
+        ("kubeconfig", &answering(answer)),
+    ]);
     let run = desk.run("diff -f app.yaml --kubeconfig kubeconfig -o json");
-    assert_eq!(run.code, 1, "{run:?}");
-    assert!(run.stdout.contains(r#""change": "added""#), "{run:?}");
+    assert_eq!(run.code, code, "{run:?}");
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+fn deployment(spec: &Value) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}}})
+}
+
+#[test]
+fn workload_that_the_api_server_lacks_is_added_whatever_pod_has_its_name() {
+    let live = pod(json!([]));
+    let manifest = deployment(&live["spec"]);
+    // The embedded API server serves no workloads.
+    let report = diff_with(&manifest, 1, move |request| {
+        if request.contains("/deployments/") {
+            status(404, "NotFound", "web")
+        } else {
+            (200, live.clone())
+        }
+    });
+    assert_eq!(report["pods"][0]["change"], "added");
+}
+
+#[test]
+fn workload_that_may_not_be_read_is_called_by_its_kind() {
+    let manifest = deployment(&pod(json!([]))["spec"]);
+    let report = diff_with(&manifest, 2, |_| status(403, "Forbidden", "web"));
+    assert_eq!(report["pods"], json!([]));
+    assert_eq!(report["notRead"][0]["path"], "Deployment default/web");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -575,4 +610,131 @@ async fn namespace_of_the_context_is_that_of_objects_that_name_none() {
         report["pods"][0]["containers"]["web"]["env"]["app"],
         "theirs"
     );
+}
+
+/// `live`, as `kubectl apply` left it when `original` was its manifest.
+fn applied(mut live: Value, original: &Value) -> Value {
+    let annotation = "kubectl.kubernetes.io/last-applied-configuration";
+    live["metadata"]["annotations"] = json!({annotation: original.to_string()});
+    live
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_that_another_manager_added_stays_and_one_that_was_applied_goes() {
+    let data = |data: Value| {
+        let mut map = map("a", "1");
+        map["data"] = data;
+        map
+    };
+    let from_both =
+        json!([{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "theirs"}}}]);
+    let web = pod(from_both);
+    let original = data(json!({"k": "1", "old": "1"}));
+    let live = data(json!({"k": "1", "old": "1", "theirs": "1"}));
+    let cluster = Cluster::with(&[applied(live.clone(), &original), web.clone()]).await;
+    let (report, ..) = cluster.run("diff", &[data(json!({"k": "1"})), web.clone()], 0);
+    assert_eq!(report["pods"], json!([]), "the key is still there");
+
+    let mut all = pod(json!([]));
+    all["spec"]["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "a"}}]);
+    let cluster = Cluster::with(&[applied(live.clone(), &original), all.clone()]).await;
+    let (report, ..) = cluster.run("diff", &[data(json!({"k": "2"})), all.clone()], 1);
+    let env = &report["pods"][0]["containers"]["web"]["env"];
+    assert_eq!(env["removed"], json!(["old"]));
+    assert_eq!(env["changed"], json!({"k": {"from": "1", "to": "2"}}));
+    // Nothing says what was applied, so nothing goes.
+    let cluster = Cluster::with(&[live, all.clone()]).await;
+    let (report, ..) = cluster.run("diff", &[data(json!({"k": "2"})), all], 1);
+    let env = &report["pods"][0]["containers"]["web"]["env"];
+    assert_eq!(env["removed"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn string_data_that_is_not_stated_any_more_stays_in_the_secret() {
+    let mut all = pod(json!([]));
+    all["spec"]["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "s"}}]);
+    let mut original = secret("s", "1");
+    original["stringData"]["old"] = "1".into();
+    let cluster = Cluster::with(&[applied(original.clone(), &original), all.clone()]).await;
+    // As with kubectl, whose patch removes a field that the object does not have.
+    let (report, ..) = cluster.run("diff", &[secret("s", "2"), all], 1);
+    let env = &report["pods"][0]["containers"]["web"]["env"];
+    assert_eq!(env["removed"], json!([]));
+    assert_eq!(env["changed"], json!({"k": {"from": null, "to": null}}));
+}
+
+#[test]
+fn what_others_added_to_a_workload_stays() {
+    let own = json!({"containers": [{"name": "web", "image": "i", "env": [{"name": "A", "value": "1"}]}]});
+    let manifest = deployment(&own);
+    let mut live = applied(manifest.clone(), &manifest);
+    let spec = &mut live["spec"]["template"]["spec"];
+    spec["containers"][0]["env"] =
+        json!([{"name": "SET", "value": "x"}, {"name": "A", "value": "1"}]);
+    spec["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    spec["containers"]
+        .as_array_mut()
+        .unwrap()
+        .insert(0, json!({"name": "sidecar", "image": "s"}));
+    spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    spec["dnsPolicy"] = "ClusterFirst".into();
+    let answer = live.clone();
+    let report = diff_with(&manifest, 0, move |_| (200, answer.clone()));
+    assert_eq!(report["pods"], json!([]));
+    // What was applied, and is not stated any more, goes.
+    let mut next = manifest.clone();
+    next["spec"]["template"]["spec"]["containers"][0]["env"] = json!([{"name": "B", "value": "2"}]);
+    let report = diff_with(&next, 1, move |_| (200, live.clone()));
+    let containers = report["pods"][0]["containers"].as_object().unwrap();
+    assert_eq!(
+        containers["web"]["env"],
+        json!({"added": {"B": "2"}, "removed": ["A"], "changed": {}})
+    );
+    assert_eq!(containers["sidecar"]["verdict"], "same", "{report:#}");
+    assert_eq!(report["pods"][0]["rollsOut"], true);
+}
+
+#[test]
+fn custom_workload_is_read_and_its_lists_are_whole() {
+    let rollout = |env: Value| {
+        json!({"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}}})
+    };
+    let live = rollout(json!([{"name": "A", "value": "1"}, {"name": "SET", "value": "x"}]));
+    let manifest = rollout(json!([{"name": "A", "value": "1"}]));
+    let report = diff_with(&manifest, 1, move |request| {
+        assert!(request.contains("/apis/argoproj.io/v1alpha1/namespaces/default/rollouts/web"));
+        (200, live.clone())
+    });
+    assert_eq!(
+        report["pods"][0]["containers"]["c"]["env"]["removed"],
+        json!(["SET"])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failure_of_one_object_leaves_its_values_unknown_and_the_rest_is_compared() {
+    let web = pod(json!([
+        key("configMapKeyRef", "a"),
+        key("configMapKeyRef", "b")
+    ]));
+    let on_a = || Fault::on(Verb::Get).resource("configmaps").name("a");
+    for fault in [
+        on_a().rejection(500, "broken"),
+        on_a().rejection(503, "busy"),
+        on_a().drop_connection(),
+    ] {
+        let cluster = Cluster::with(&[map("a", "1"), map("b", "1"), web.clone()]).await;
+        cluster.api.faults().inject(fault);
+        let manifests = [map("a", "1"), map("b", "2"), web.clone()];
+        let (report, ..) = cluster.run("diff", &manifests, 2);
+        let container = &report["pods"][0]["containers"]["web"];
+        assert_eq!(
+            container["env"]["changed"]["b"],
+            json!({"from": "1", "to": "2"}),
+            "{report:#}"
+        );
+        assert_eq!(container["unknown"], json!(["configmap a"]));
+        assert_eq!(report["notRead"][0]["path"], "ConfigMap default/a");
+    }
 }

@@ -18,7 +18,7 @@ use std::{
 
 use larder_objects::{
     ObjectKey,
-    manifest::{HiddenObjects, RawObject},
+    manifest::{HiddenObjects, RawObject, Workload},
 };
 use serde_json::Value;
 use smol_str::SmolStr;
@@ -117,11 +117,9 @@ impl Catalogue {
         let mut objects = FileObjects::new();
         let mut keeps_last_good = false;
         let is_empty = documents.is_empty();
-        let is_inexact = |id: &ObjectId, workload: Option<&str>| {
+        let is_inexact = |id: &ObjectId, workload: Option<&Workload>| {
             let itself = (&*id.kind, &*id.key.name);
-            let (kind, name) = workload
-                .and_then(|text| text.split_once(' '))
-                .unwrap_or(itself);
+            let (kind, name) = workload.map_or(itself, |made_by| (&made_by.kind, &made_by.name));
             inexact.contains(&(
                 kind.to_owned(),
                 id.key.namespace.to_string(),
@@ -132,8 +130,8 @@ impl Catalogue {
             let id = ObjectId::of(&document.object);
             let held = Held {
                 fingerprint: fingerprint(&document.object),
-                has_unknown_fields: is_inexact(&id, document.workload.as_deref()),
-                workload: document.workload,
+                has_unknown_fields: is_inexact(&id, document.workload.as_ref()),
+                workload: document.workload.map(|workload| workload.to_string()),
             };
             let known = before.remove(&id);
             let is_worse = |known: &Held| held.has_unknown_fields && !known.has_unknown_fields;

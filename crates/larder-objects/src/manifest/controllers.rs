@@ -1,9 +1,86 @@
 //! What controllers set in the pods that they make of a template (kubernetes v1.36, `pkg/controller`,
 //! `pkg/registry/batch/job/strategy.go`).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+/// What makes pods of a template. Displays as `Deployment web`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Workload {
+    /// `Deployment`
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its own annotations, not those of its pods.
+    pub annotations: BTreeMap<String, String>,
+    /// What becomes of its pods when their template differs.
+    pub rollout: Rollout,
+}
+
+/// What a controller does with pods whose template differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rollout {
+    /// It replaces them.
+    Replaces,
+    /// It makes new ones for each run, and leaves those of a run that has begun.
+    NextRun,
+    /// It leaves them until somebody deletes them.
+    Leaves,
+}
+
+impl Workload {
+    pub(super) fn of(workload: &Value) -> Self {
+        let text = |pointer| workload.pointer(pointer).and_then(Value::as_str);
+        let text = |pointer| text(pointer).unwrap_or_default().to_owned();
+        let annotations = workload.pointer("/metadata/annotations");
+        let annotations = annotations.and_then(Value::as_object);
+        let annotations = annotations.into_iter().flat_map(Map::iter);
+        let annotations = annotations
+            .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
+        Self {
+            kind: text("/kind"),
+            name: text("/metadata/name"),
+            annotations: annotations.collect(),
+            rollout: rollout(workload),
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+/// A StatefulSet with a partition leaves the pods below it, of which the first one stands for all here.
+fn rollout(workload: &Value) -> Rollout {
+    let field = |pointer| workload.pointer(pointer).unwrap_or(&Value::Null);
+    let has_partition = [
+        "/spec/updateStrategy/rollingUpdate/partition",
+        "/spec/updateStrategy/partition",
+    ]
+    .into_iter()
+    .any(|place| {
+        !matches!(field(place), Value::Null) && *field(place) != 0 && *field(place) != "0%"
+    });
+    let version = field("/apiVersion").as_str().unwrap_or_default();
+    match (version, field("/kind").as_str().unwrap_or_default()) {
+        ("batch/v1", "CronJob") => Rollout::NextRun,
+        ("batch/v1", "Job") | ("apps/v1", "ReplicaSet") | ("v1", "ReplicationController") => {
+            Rollout::Leaves
+        }
+        _ if has_partition
+            || *field("/spec/paused") == true
+            || *field("/spec/updateStrategy/paused") == true
+            || *field("/spec/updateStrategy/type") == "OnDelete" =>
+        {
+            Rollout::Leaves
+        }
+        _ => Rollout::Replaces,
+    }
+}
 
 /// Fields of a pod by path, each with the value, or `None` if only a cluster knows it.
 pub type SetFields = BTreeMap<String, Option<String>>;

@@ -5,7 +5,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    Document, MadeObject, Manifest, Origin, Problem, RawObject, SetFields, controllers,
+    Document, MadeObject, Manifest, Origin, Problem, RawObject, SetFields, Workload, controllers,
+    custom,
     kind::ObjectKind,
     makers, normalize,
     typed::{decode, wrong_type},
@@ -43,6 +44,8 @@ pub(super) struct Completion<'a> {
     pub(super) namespace: &'a str,
     /// Whether pods without UID get one.
     pub(super) uids: bool,
+    /// Whether pods are made of the templates of custom resources.
+    pub(super) any_template: bool,
 }
 
 /// Decodes `object`, and adds its unknown fields to `unknown`.
@@ -77,7 +80,12 @@ pub(super) fn recognize(
                 return Ok(Recognized::Makes(made));
             }
             let dot = if group.is_empty() { "" } else { "." };
-            return Ok(Recognized::Skipped(format!("{kind_name}{dot}{group}")));
+            let skipped = format!("{kind_name}{dot}{group}");
+            if completion.any_template && custom::has_template(&object) {
+                let pod = custom_workload(object, &skipped, completion);
+                return Ok(pod.unwrap_or(Recognized::Skipped(skipped)));
+            }
+            return Ok(Recognized::Skipped(skipped));
         }
         _ => {}
     }
@@ -192,6 +200,7 @@ fn typed(
         set_fields: SetFields::new(),
         object,
         manifest,
+        written: None,
     };
     let rejected = FieldErrors::default();
     Ok(Recognized::Object(Box::new(document), rejected))
@@ -297,8 +306,7 @@ fn workload(
     completion: Completion<'_>,
     unknown: &mut Vec<UnknownField>,
 ) -> Result<Recognized, Problem> {
-    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or("");
-    let name = format!("{} {}", text("/kind"), text("/metadata/name"));
+    let made_by = Workload::of(&value);
     let set_fields = controllers::set_fields(&value);
     let rejected = validation::workload(&value, template);
     let mut pod_value = normalize::pod_of_workload(value, template)?;
@@ -312,11 +320,46 @@ fn workload(
     })?;
     let document = Document {
         origin: (completion.origin)(),
-        workload: Some(name),
+        workload: Some(made_by),
         set_fields,
         object,
         manifest: Manifest::Pod(pod),
+        written: None,
     };
+    Ok(Recognized::Object(Box::new(document), rejected))
+}
+
+/// The pod of a custom resource of this `kind`, with its group.
+fn custom_workload(
+    object: RawObject,
+    kind: &str,
+    completion: Completion<'_>,
+) -> Result<Recognized, Problem> {
+    let mut value = object.into_value();
+    normalize::drop_nulls(&mut value);
+    if let Some(metadata) = metadata_mut(&mut value) {
+        normalize::set_namespace(metadata, completion.namespace);
+    }
+    let (workload, mut pod_value) = custom::pod(value, kind)?;
+    if let Some(metadata) = metadata_mut(&mut pod_value) {
+        normalize::set_uid(metadata);
+    }
+    let object = RawObject::new(pod_value);
+    let mut undecoded = Undecoded {
+        object: &object,
+        // The kind may have more fields than a pod.
+        unknown: &mut Vec::new(),
+    };
+    let pod = undecoded.read(defaults::pod, validation::pod)?;
+    let document = Document {
+        origin: (completion.origin)(),
+        workload: Some(workload),
+        set_fields: SetFields::from([("metadata.name".to_owned(), None)]),
+        object,
+        manifest: Manifest::Pod(pod),
+        written: None,
+    };
+    let rejected = FieldErrors::default();
     Ok(Recognized::Object(Box::new(document), rejected))
 }
 

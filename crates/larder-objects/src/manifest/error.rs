@@ -75,6 +75,15 @@ impl ManifestError {
         self
     }
 
+    /// The same of the document at `origin`, for one that was made of it.
+    #[must_use]
+    pub fn at(mut self, place: &Origin) -> Self {
+        if let Self::Document { origin, .. } = &mut self {
+            origin.clone_from(place);
+        }
+        self
+    }
+
     /// Whether the input could not be read at all, as opposed to being wrong.
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::NotText { .. })

@@ -28,6 +28,8 @@ use super::{
 const STDIN: &str = "standard input";
 /// Why a link is not read.
 pub const LEAVES: &str = "it is a link that leads out of the directory";
+/// Most entries of subdirectories that are looked at where these are not read.
+const MAX_ENTRIES: usize = 10_000;
 /// Longest wait for a process that writes to a pipe.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,9 @@ impl Loader {
     /// below it. A pipe is read to its end if `path` names it, as a shell's `<(COMMAND)` does; in a directory it is an
     /// error.
     pub fn path(&mut self, path: &Path) {
+        if !self.recursive && has_manifests_below(path) {
+            self.not_searched(path);
+        }
         match files(path, self.recursive, &self.exclusions) {
             Ok(Some(found)) => {
                 self.manifests.excluded.extend(found.excluded);
@@ -118,6 +123,11 @@ impl Loader {
                 });
             }
         }
+    }
+
+    /// Notes that the directory at `path` has manifests in subdirectories, which are not searched.
+    pub fn not_searched(&mut self, path: &Path) {
+        self.manifests.unsearched.insert(path.to_owned());
     }
 
     /// Notes that the file at `path` is not read, and why.
@@ -191,6 +201,27 @@ struct Found {
     /// The subdirectories that cannot be listed.
     unlisted: Vec<(PathBuf, io::Error)>,
     excluded: Vec<PathBuf>,
+}
+
+/// Whether subdirectories have manifests, or too many entries to look at.
+fn has_manifests_below(path: &Path) -> bool {
+    let (mut directories, mut entries) = (vec![path.to_owned()], 0);
+    while let Some(directory) = directories.pop() {
+        let is_below = directory != path;
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            entries += 1;
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_directory && entry.file_name() != ".git" {
+                directories.push(entry.path());
+            } else if is_below && !is_directory && has_manifest_extension(&entry.path()) {
+                return true;
+            }
+        }
+        if entries > MAX_ENTRIES {
+            return true;
+        }
+    }
+    false
 }
 
 /// The manifests of a directory, sorted, with those of its subdirectories if `recursive`; `None` if `path` is not a

@@ -14,7 +14,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{
-    Document, Loader, ManifestError, Origin, Problem, RawObject,
+    Document, Loader, ManifestError, Origin, Problem, RawObject, Workload, Workloads,
     decode::{Completion, Recognized, recognize},
     error::Subject,
     json::Strict,
@@ -340,7 +340,7 @@ impl Loader {
             let error = || source.error(place, Subject::default(), problem);
             return self.errors.push(error);
         }
-        let mut unknown = Vec::new();
+        let (mut unknown, mut written) = (Vec::new(), None);
         let mut subject = Subject::default();
         let recognized = guarded(|| {
             let object = if self.uids {
@@ -355,10 +355,12 @@ impl Loader {
                 namespace: self.namespace_of(&object),
                 name: text("/metadata/name"),
             };
+            written = self.keeps_written.then(|| object.clone());
             let completion = Completion {
                 origin: &|| source.origin(place, &FieldPath::root()),
                 namespace: &self.namespace,
                 uids: self.uids,
+                any_template: self.workloads == Workloads::AnyKind,
             };
             recognize(object, completion, &mut unknown)
         });
@@ -376,7 +378,8 @@ impl Loader {
         let explanations: Vec<_> = explanations.collect();
         unknown.for_each(&mut warn);
         let kept = match recognized {
-            Ok(Recognized::Object(document, rejected)) => {
+            Ok(Recognized::Object(mut document, rejected)) => {
+                document.written = written;
                 let rejected = rejected.iter().cloned();
                 rejected.map(Problem::Rejected).for_each(warn);
                 self.keep(*document)
@@ -425,10 +428,9 @@ impl Loader {
         let own = document.object.text("/kind");
         let workload = document
             .workload
-            .as_deref()
-            .filter(|_| self.by_workload)
-            .and_then(|workload| workload.split_once(' '));
-        let kind = workload.map_or(own, |(kind, _)| kind).to_owned();
+            .as_ref()
+            .filter(|_| self.workloads != Workloads::ByName);
+        let kind = workload.map_or(own, |workload| &workload.kind).to_owned();
         let pod = document.object.key();
         let next = self.manifests.documents.len();
         let first = *self.seen.entry((kind.clone(), pod.clone())).or_insert(next);
@@ -436,8 +438,9 @@ impl Loader {
             self.manifests.documents.push(document);
             return Ok(());
         };
-        let (first, other) = (known.origin.clone(), known.workload.clone());
-        if other == document.workload {
+        let name = |workload: &Option<Workload>| workload.as_ref().map(ToString::to_string);
+        let (first, other) = (known.origin.clone(), name(&known.workload));
+        if other == name(&document.workload) {
             return Err(Problem::Duplicate { first });
         }
         let other = other.unwrap_or_else(|| format!("{kind} {}", pod.name));

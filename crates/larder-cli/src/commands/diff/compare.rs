@@ -14,16 +14,22 @@
 //!    container sees anything of it: it is for an image pull, or for a volume of another kind.
 //! 6. A pod is the kind and name of its workload.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fmt,
+};
 
+use jiff::Timestamp;
 use larder_objects::{Kind, ObjectKey, manifest::MadeObject};
 use larder_projection::Need;
 
 use super::{
     both_sides::ServiceVariables,
+    changed_objects::{ChangedObjects, Object},
     container::{ContainerDiff, Remark, Verdict, states},
     edits::{Edit, edits},
     hooks::{FiredHook, fired_hooks},
+    rollout::{self, ReplacedBy},
 };
 use crate::{
     offline::{Offline, maker_words},
@@ -46,6 +52,7 @@ pub(super) struct Comparison<'r> {
     /// The variables of Services that new pods of a namespace get or lose.
     pub(super) services: BTreeMap<String, ServiceVariables>,
     pub(super) left_out: LeftOut,
+    pub(super) sides: ComparedSides,
 }
 
 /// What is said besides the differences.
@@ -111,8 +118,30 @@ pub(super) struct LeftOut {
     pub(super) not_read: BTreeSet<(String, String)>,
     /// Pods of one side that the other one may have in what could not be read of it.
     pub(super) in_doubt: HashSet<ObjectKey>,
-    /// Sentences about objects that no pod's containers see, as far as larder knows.
-    pub(super) not_compared: Vec<String>,
+    /// What was named, and is not compared.
+    pub(super) not_compared: Vec<NotCompared>,
+}
+
+/// Something that is not compared.
+pub(super) struct NotCompared {
+    pub(super) sentence: String,
+    /// What it is, for the headline: `3 objects of other kinds`.
+    pub(super) what: String,
+}
+
+/// Which sides are compared, and when.
+#[derive(Default)]
+pub(super) struct ComparedSides {
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) at: Timestamp,
+}
+
+impl fmt::Display for ComparedSides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.at.strftime("%Y-%m-%d %H:%M UTC");
+        write!(f, "from {} to {}, compared on {at}", self.from, self.to)
+    }
 }
 
 /// The differences of one pod.
@@ -124,6 +153,8 @@ pub(super) struct PodDiff<'r> {
     pub(super) containers: Vec<ContainerDiff<'r>>,
     /// The hooks that run because of the differences.
     pub(super) hooks: Vec<FiredHook>,
+    /// Whether its workload replaces it by itself.
+    pub(super) rolls_out: bool,
 }
 
 impl<'r> Comparison<'r> {
@@ -133,6 +164,7 @@ impl<'r> Comparison<'r> {
         to_world: &Offline,
         to: &'r [RenderedPod<'r>],
         left_out: LeftOut,
+        compared: ComparedSides,
     ) -> Self {
         let by_name = |pods: &'r [RenderedPod<'r>]| -> HashMap<_, _> {
             let pods = pods.iter();
@@ -143,6 +175,7 @@ impl<'r> Comparison<'r> {
         let (from, to) = (by_name(from).into_iter(), by_name(to).into_iter());
         let sides = edits(from, to, |_, _| false);
         let mut notes = Notes::default();
+        let changed = ChangedObjects::between(from_world, to_world);
         let pods = sides
             .into_iter()
             .filter_map(|((namespace, workload), sides)| {
@@ -151,11 +184,11 @@ impl<'r> Comparison<'r> {
                 if is_in_doubt && !matches!(sides, Edit::Changed(..)) {
                     return None;
                 }
-                PodDiff::new(key, sides, &mut notes)
+                PodDiff::new(key, sides, &changed, &mut notes)
             });
         let pods = pods.collect();
         notes.services.retain(|_, services| !services.is_empty());
-        let (unseen, unreferenced) = of_no_container(from_world, to_world);
+        let (unseen, unreferenced) = of_no_container(&changed, from_world, to_world);
         Self {
             pods,
             unreferenced,
@@ -164,6 +197,7 @@ impl<'r> Comparison<'r> {
             unknown: notes.unknown,
             services: notes.services,
             left_out,
+            sides: compared,
         }
     }
 
@@ -173,29 +207,24 @@ impl<'r> Comparison<'r> {
 }
 
 /// The objects that differ and that no container sees: those that a pod references, and the others.
-fn of_no_container(from: &Offline, to: &Offline) -> (Vec<Object>, Vec<Object>) {
+fn of_no_container(
+    changed: &ChangedObjects,
+    from: &Offline,
+    to: &Offline,
+) -> (Vec<Object>, Vec<Object>) {
     let pods = || from.pods.iter().chain(&to.pods).map(|pod| &pod.pod);
     let referenced = of_pods(pods(), References::of);
     let seen = of_pods(pods(), |pod| Need::of_pod(pod).into());
-    let objects = from.objects().chain(to.objects());
-    let made = from
-        .made()
-        .chain(to.made())
-        .map(|made| (made.kind, &made.key));
-    let objects = objects.chain(made);
-    let changed = objects.filter(|(kind, key)| !from.has_same_object(to, *kind, key));
-    let changed: BTreeSet<_> = changed.map(|(kind, key)| (kind, key.clone())).collect();
-    let unseen = changed.difference(&seen).cloned();
+    let unseen = changed.all.difference(&seen).cloned();
     unseen.partition(|object| referenced.contains(object))
 }
-
-type Object = (Kind, ObjectKey);
 
 impl<'r> PodDiff<'r> {
     /// `None` without a difference. Adds what is to be said of its containers, whether or not they differ, to `notes`.
     fn new(
         key: ObjectKey,
         sides: Edit<&'r RenderedPod<'r>>,
+        changed: &ChangedObjects,
         notes: &mut Notes<'r>,
     ) -> Option<Self> {
         let (from, to) = sides.sides();
@@ -215,7 +244,7 @@ impl<'r> PodDiff<'r> {
             notes.unknown.extend(what);
             containers.push(container);
         }
-        let mut hooks = Vec::new();
+        let (mut hooks, mut rolls_out) = (Vec::new(), None);
         if let Edit::Changed(from, to) = sides {
             let views = from.containers.iter().map(|(view, _)| *view);
             containers.extend(
@@ -226,12 +255,21 @@ impl<'r> PodDiff<'r> {
                 return None;
             }
             hooks = fired_hooks(from, to);
+            rolls_out = rollout::rolls_out(from, to, changed);
+            for container in &mut containers {
+                container.replaced_by = match &rolls_out {
+                    Some(why) => Some(ReplacedBy::Workload(why.clone())),
+                    None if container.needs_new_pod() => Some(ReplacedBy::Somebody),
+                    None => None,
+                };
+            }
         }
         Some(Self {
             key,
             sides,
             containers,
             hooks,
+            rolls_out: rolls_out.is_some(),
         })
     }
 }

@@ -14,6 +14,7 @@ use super::{
     outcome::{
         DiffPart, Effect, Outcome, VariableTerm, file_effect, outcomes, permissions, same_mount,
     },
+    rollout::ReplacedBy,
     sub_paths::SubPathDiff,
 };
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, RenderedPod, ShownMount, Start};
@@ -32,8 +33,12 @@ pub(super) struct ContainerDiff<'r> {
     pub(super) unknown: BTreeSet<String>,
     /// What its start needs on the second side only, and no document has.
     pub(super) unless: Vec<Unmet>,
+    /// Who replaces it so that it sees the difference; `None` if it need not be replaced, and is not.
+    pub(super) replaced_by: Option<ReplacedBy>,
     /// Why it does not start on the second side, if it does not on the first either.
     fails_on_both: Option<String>,
+    /// Whether the first side lacks it.
+    is_new: bool,
 }
 
 /// A condition that no document meets.
@@ -206,6 +211,7 @@ impl<'r> ContainerDiff<'r> {
         services: &mut ServiceVariables,
     ) -> Self {
         let mut diff = Self::unchanged(&after);
+        diff.is_new = before.is_none();
         let Some(before) = before else {
             diff.decide(None, &after, to, &[]);
             if !matches!(diff.verdict, Verdict::Fails(_)) {
@@ -283,8 +289,22 @@ impl<'r> ContainerDiff<'r> {
             immutable: BTreeSet::new(),
             unknown,
             unless: Vec::new(),
+            replaced_by: None,
             fails_on_both: None,
+            is_new: false,
         }
+    }
+
+    /// Whether only a new pod shows the difference, in some way to fill in what is not known.
+    pub(super) fn needs_new_pod(&self) -> bool {
+        self.is_new
+            || match &self.verdict {
+                Verdict::Restart | Verdict::Fails(_) | Verdict::Removed => true,
+                Verdict::Unknown { possible, .. } => {
+                    possible.contains(&Outcome::Restart) || possible.contains(&Outcome::Fails)
+                }
+                Verdict::Same | Verdict::Neither(_) | Verdict::Live | Verdict::Starts => false,
+            }
     }
 
     /// All that the container sees is new.

@@ -68,10 +68,21 @@ const MAX_MESSAGE_BYTES: usize = 1000;
 /// What to do where a revision is not in the clone.
 const SHALLOW: &str = "; this clone is shallow, so fetch the base first: `git fetch --depth=1 origin BASE` for a branch \
                        or commit, `git fetch --deepen=1` for HEAD^1";
+/// Number of digits that are shown of an ID.
+const SHORT_ID: usize = 10;
 /// Why a submodule is not read.
 const SUBMODULE: &str = "it is a submodule: its files are in another repository";
 
-/// The manifests at `paths` in `revision`, and the paths that it lacks.
+/// One side of a comparison.
+pub(super) struct GitSide {
+    pub(super) manifests: Manifests,
+    /// The paths at which it has nothing.
+    pub(super) absent: BTreeSet<PathBuf>,
+    /// What it is: `main (1a2b3c4d5e)`.
+    pub(super) name: String,
+}
+
+/// The manifests at `paths` in `revision`.
 ///
 /// # Errors
 ///
@@ -81,37 +92,62 @@ pub(super) fn load(
     paths: &[PathBuf],
     revision: &str,
     recursive: bool,
-) -> Result<(Manifests, Absent), Failure> {
-    let mut absent = Absent::new();
+) -> Result<GitSide, Failure> {
+    let (mut absent, mut name) = (BTreeSet::new(), revision.to_owned());
     for path in paths {
-        let is_there = read(&mut loader, path, revision, recursive).with_context(|| {
+        let read = read(&mut loader, path, revision, recursive).with_context(|| {
             let path = path.display();
             format!("cannot read revision {revision:?} of {path}")
         })?;
-        absent.extend((!is_there).then(|| path.clone()));
+        absent.extend((!read.is_there).then(|| path.clone()));
+        name = format!(
+            "{revision} ({})",
+            &read.commit[..read.commit.len().min(SHORT_ID)]
+        );
     }
-    Ok((loader.finish(), absent))
+    Ok(GitSide {
+        manifests: loader.finish(),
+        absent,
+        name,
+    })
 }
 
-/// Loads the files of the working tree.
-pub(super) fn load_working_tree(loader: Loader, paths: &[PathBuf]) -> (Manifests, Absent) {
+/// The same of the working tree.
+pub(super) fn load_working_tree(loader: Loader, paths: &[PathBuf]) -> GitSide {
     let is_absent = |path: &PathBuf| {
         let nothing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         let found = path.symlink_metadata();
         found.is_err_and(|error| nothing.contains(&error.kind()))
     };
     let (absent, there): (Vec<_>, Vec<_>) = paths.iter().cloned().partition(is_absent);
-    (input::load(loader, &there), absent.into_iter().collect())
+    GitSide {
+        manifests: input::load(loader, &there),
+        absent: absent.into_iter().collect(),
+        name: "the working tree".to_owned(),
+    }
 }
 
-/// `false` if the revision has nothing at `path`.
-fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> anyhow::Result<bool> {
+/// What was read of a path.
+struct PathRead {
+    /// Whether the revision has something there.
+    is_there: bool,
+    commit: String,
+}
+
+fn read(
+    loader: &mut Loader,
+    path: &Path,
+    revision: &str,
+    recursive: bool,
+) -> anyhow::Result<PathRead> {
     let (revision, below) = Revision::of(path, revision)?;
-    let files = match revision.find(&below)? {
-        Found::Nothing => return Ok(false),
+    let found = revision.find(&below)?;
+    let is_there = !matches!(found, Found::Nothing);
+    let files = match found {
+        Found::Nothing => Vec::new(),
         Found::NotRead(why) => {
             loader.not_read(path, why);
-            return Ok(true);
+            Vec::new()
         }
         Found::Entry(entry, place) if entry.kind == EntryKind::Tree => {
             revision.files(loader, path, (&place, &entry.id), recursive)?
@@ -122,11 +158,11 @@ fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> an
         }
     };
     revision.read(loader, &files)?;
-    Ok(true)
+    Ok(PathRead {
+        is_there,
+        commit: revision.commit,
+    })
 }
-
-/// Paths at which a side has nothing.
-pub(super) type Absent = BTreeSet<PathBuf>;
 
 /// What a tree has at a name.
 #[derive(Clone)]
@@ -172,7 +208,8 @@ enum Found {
 struct Revision {
     /// The directory that has `.git` in it.
     root: PathBuf,
-    /// The ID of its tree.
+    /// Its ID, and that of its tree.
+    commit: String,
     tree: String,
     /// The lookups that are left.
     lookups: Cell<u32>,
@@ -211,12 +248,13 @@ impl Revision {
         let below = path.strip_prefix(&root)?.to_owned();
         let mut revision = Self {
             root,
+            commit: String::new(),
             tree: String::new(),
             lookups: Cell::new(MAX_LOOKUPS),
             trees: RefCell::default(),
         };
-        let commit = revision.resolve(&format!("{name}^{{commit}}"))?;
-        revision.tree = revision.resolve(&format!("{commit}^{{tree}}"))?;
+        revision.commit = revision.resolve(&format!("{name}^{{commit}}"))?;
+        revision.tree = revision.resolve(&format!("{}^{{tree}}", revision.commit))?;
         Ok((revision, below))
     }
 
@@ -373,6 +411,9 @@ impl Revision {
         (place, id): (&Path, &str),
         recursive: bool,
     ) -> anyhow::Result<Vec<ManifestBlob>> {
+        if !recursive {
+            self.note_unsearched(loader, path, id)?;
+        }
         let mut files = Vec::new();
         let mut add = |shown, place, id| files.push(ManifestBlob { shown, place, id });
         for (below, entry) in self.list(id, recursive)? {
@@ -403,6 +444,19 @@ impl Revision {
             }
         }
         Ok(files)
+    }
+
+    /// Notes whether subdirectories of the tree `id` have manifests.
+    fn note_unsearched(&self, loader: &mut Loader, path: &Path, id: &str) -> anyhow::Result<()> {
+        let all = self.list(id, true)?;
+        let is_below = |path: &PathBuf| path.components().nth(1).is_some();
+        if all
+            .keys()
+            .any(|path| is_below(path) && has_manifest_extension(path))
+        {
+            loader.not_searched(path);
+        }
+        Ok(())
     }
 
     /// What a checkout does to the files at `places`, where it does something.

@@ -13,6 +13,7 @@ use super::{
     compare::{Comparison, PodDiff},
     container::{ContainerDiff, Verdict},
     edits::{Edit, Edits},
+    rollout::ReplacedBy,
 };
 use crate::{
     output::json::{self, not_read},
@@ -25,8 +26,8 @@ const VERSION: u32 = 1;
 /// Everything that differs.
 #[derive(Serialize)]
 pub(super) struct Report<'c> {
-    #[serde(rename = "notCompared", skip_serializing_if = "<[_]>::is_empty")]
-    not_compared: &'c [String],
+    #[serde(rename = "notCompared", skip_serializing_if = "Vec::is_empty")]
+    not_compared: Vec<&'c str>,
     #[serde(rename = "notRead", skip_serializing_if = "Vec::is_empty")]
     not_read: Vec<Value>,
     /// With whether Secrets are shown.
@@ -56,8 +57,9 @@ impl<'c> Report<'c> {
             json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what.to_string()})
         });
         let object = |(kind, key): &(Kind, ObjectKey)| json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name});
+        let not_compared = comparison.left_out.not_compared.iter();
         Self {
-            not_compared: &comparison.left_out.not_compared,
+            not_compared: not_compared.map(|one| &*one.sentence).collect(),
             not_read: not_read(&comparison.left_out.not_read),
             pods: (&comparison.pods, show_secrets),
             services: &comparison.services,
@@ -83,6 +85,13 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
         },
         "containers": containers.collect::<Map<_, _>>(),
     });
+    let mut replaced_by = diff
+        .containers
+        .iter()
+        .filter_map(|one| one.replaced_by.as_ref());
+    if replaced_by.next().is_some() {
+        pod["rollsOut"] = diff.rolls_out.into();
+    }
     if !diff.hooks.is_empty() {
         pod["hooks"] = json!(diff.hooks);
     }
@@ -144,6 +153,9 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
             None => json!({"what": unmet.what}),
         });
         container["unless"] = unless.collect();
+    }
+    if let Some(replaced_by) = &diff.replaced_by {
+        container["rollsOut"] = matches!(replaced_by, ReplacedBy::Workload(_)).into();
     }
     if !diff.immutable.is_empty() {
         container["immutable"] = json!(diff.immutable);

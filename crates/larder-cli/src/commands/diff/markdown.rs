@@ -11,7 +11,7 @@ use super::{
     container::Verdict,
     edits::Edit,
     report::{containers, notes, pods, summary, unless, verdict},
-    tree::differences,
+    tree::{PodTrees, differences},
 };
 use crate::output::{count, escaped};
 
@@ -36,11 +36,12 @@ pub(super) fn write(
     if let Some(title) = title {
         writeln!(out, "### {}\n", heading(title))?;
     }
+    let sides = code(&comparison.sides.to_string());
     if comparison.is_empty() {
-        writeln!(out, "{}", summary(comparison))?;
+        writeln!(out, "{}\n\n{sides}", summary(comparison))?;
         return write_notes(out, &notes, most_notes);
     }
-    writeln!(out, "**{}**\n", summary(comparison))?;
+    writeln!(out, "**{}**\n\n{sides}\n", summary(comparison))?;
     let mut rows = String::from("| pod | container | verdict |\n| --- | --- | --- |\n");
     let mut not_shown = 0;
     for pod in pods(comparison) {
@@ -62,7 +63,7 @@ pub(super) fn write(
     }
     write_notes(out, &notes, most_notes)?;
     let (mut left_out, mut count) = (0, 0);
-    for tree in differences(comparison, show_secrets) {
+    for tree in differences(comparison, show_secrets, PodTrees::WithOwnChanges) {
         count += 1;
         let text = block(&tree.flat());
         match room.checked_sub(text.len()) {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{
-    compare::{Comparison, PodDiff},
+    compare::{Comparison, LeftOut, PodDiff},
     container::{ContainerDiff, Remark, Unmet, Verdict, has_other_permissions},
     edits::Edit,
     lines::{DiffLine, unified},
+    rollout::ReplacedBy,
     sub_paths::SubPathDiff,
 };
 use crate::{
@@ -23,10 +24,15 @@ const MAX_NAMED: usize = 5;
 const IMMUTABLE: &str = "an immutable object (the API server rejects this change; if it is deleted and recreated, \
                          running containers keep the old content)";
 /// The text in place of a summary.
-const NO_DIFFERENCE: &str = "No container sees a difference.";
+const NO_DIFFERENCE: &str = "No container sees a difference";
 
 /// `needs a restart: variables, mounts`
 pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
+    let replaced_by = match &diff.replaced_by {
+        Some(ReplacedBy::Workload(why)) => format!("; rolls out by itself: {why}"),
+        Some(ReplacedBy::Somebody) => "; keeps the old value until somebody restarts it".to_owned(),
+        None => String::new(),
+    };
     match &diff.verdict {
         Verdict::Same => "sees no difference".to_owned(),
         Verdict::Neither(error) => format!("would start on neither side: {error}"),
@@ -34,7 +40,8 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
             let words = possible.iter().map(|outcome| outcome.words());
             let (words, deciding): (Vec<_>, Vec<_>) =
                 (words.collect(), deciding.iter().cloned().collect());
-            format!("{}: {} decides", words.join(" or "), deciding.join(", "))
+            let words = words.join(" or ");
+            format!("{words}: {} decides{replaced_by}", deciding.join(", "))
         }
         Verdict::Live if diff.sub_paths == SubPathDiff::Updated => {
             format!("sees it without a restart, {}", diff.sub_paths.words())
@@ -54,7 +61,7 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
             ];
             let reasons = reasons.iter().filter(|(is_reason, _)| *is_reason);
             let reasons: Vec<_> = reasons.map(|(_, reason)| *reason).collect();
-            format!("needs a restart: {}", reasons.join(", "))
+            format!("needs a restart: {}{replaced_by}", reasons.join(", "))
         }
         Verdict::Starts => "starts".to_owned(),
         Verdict::Fails(error) => format!("would not start: {error}"),
@@ -93,7 +100,8 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
     });
     let not_read = comparison.left_out.not_read.iter();
     let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));
-    let not_compared = comparison.left_out.not_compared.iter().cloned();
+    let not_compared = comparison.left_out.not_compared.iter();
+    let not_compared = not_compared.map(|one| one.sentence.clone());
     let services = comparison.services.iter().flat_map(|(namespace, names)| {
         let all = [
             ("get", &names.added),
@@ -116,7 +124,7 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
 }
 
 /// The words for the pods of each [`rank`], and for one container or many.
-const WORDS: [(&str, &str, &str); 8] = [
+const WORDS: [(&str, &str, &str); 9] = [
     ("would not start", "would not start", "would not start"),
     (
         "would not start unless",
@@ -124,7 +132,16 @@ const WORDS: [(&str, &str, &str); 8] = [
         "would not start unless something is there that no document has",
     ),
     ("may differ", "may differ", "may differ"),
-    ("needs a restart", "needs a restart", "need a restart"),
+    (
+        "keeps the old value",
+        "needs a restart and keeps the old value until somebody restarts it",
+        "need a restart and keep the old value until somebody restarts them",
+    ),
+    (
+        "rolls out by itself",
+        "needs a restart and rolls out by itself",
+        "need a restart and roll out by themselves",
+    ),
     (
         "live",
         "sees it without a restart",
@@ -143,19 +160,22 @@ const WORDS: [(&str, &str, &str); 8] = [
 fn rank(diff: &ContainerDiff<'_>) -> usize {
     match &diff.verdict {
         Verdict::Fails(_) => 0,
-        _ if !diff.unless.is_empty() => 1,
+        _ if !diff.unless.is_empty() => UNLESS,
         Verdict::Unknown { .. } => 2,
-        Verdict::Restart => 3,
-        Verdict::Live => 4,
-        Verdict::Starts => 5,
-        Verdict::Neither(_) => 6,
+        Verdict::Restart if diff.replaced_by == Some(ReplacedBy::Somebody) => 3,
+        Verdict::Restart => 4,
+        Verdict::Live => 5,
+        Verdict::Starts => 6,
+        Verdict::Neither(_) => 7,
         Verdict::Removed => REMOVED,
-        Verdict::Same => 8,
+        Verdict::Same => 9,
     }
 }
 
+/// The rank of what needs more than the documents have.
+const UNLESS: usize = 1;
 /// The rank of what is removed.
-const REMOVED: usize = 7;
+const REMOVED: usize = 8;
 
 /// The containers of a pod, what needs attention first.
 pub(super) fn containers<'d, 'r>(pod: &'d PodDiff<'r>) -> Vec<&'d ContainerDiff<'r>> {
@@ -176,20 +196,25 @@ fn pod_rank(pod: &PodDiff<'_>) -> usize {
     containers.map(rank).min().unwrap_or(REMOVED)
 }
 
-/// The pods of each verdict, with the numbers of their trees.
-pub(super) fn jumps(comparison: &Comparison<'_>) -> Vec<(String, usize)> {
-    let pods = pods(comparison).into_iter().enumerate();
-    let jumps = pods.filter_map(|(number, pod)| {
-        let (words, ..) = WORDS.get(pod_rank(pod))?;
-        Some((format!("{words}: {}", pod.key), number))
-    });
-    jumps.collect()
+/// Whether a container of the pod would not start, or only if something is there.
+pub(super) fn may_fail(pod: &PodDiff<'_>) -> bool {
+    pod_rank(pod) <= UNLESS
+}
+
+/// What is said of the pod in one word or two: of its container that needs most attention.
+pub(super) fn state(pod: &PodDiff<'_>) -> &'static str {
+    WORDS.get(pod_rank(pod)).map_or("", |(words, ..)| words)
 }
 
 /// `2 pods differ: 1 container needs a restart, 1 would not start; 1 unreferenced object differs`
 pub(super) fn summary(comparison: &Comparison<'_>) -> String {
+    let looked_at = not_looked_at(&comparison.left_out);
     if comparison.is_empty() {
-        return NO_DIFFERENCE.to_owned();
+        return match (looked_at, comparison.left_out.not_read.is_empty()) {
+            (None, _) => format!("{NO_DIFFERENCE}."),
+            (Some(rest), true) => format!("{NO_DIFFERENCE}; {rest}"),
+            (Some(rest), false) => format!("Compared in part, without a difference; {rest}"),
+        };
     }
     let containers = WORDS
         .iter()
@@ -215,8 +240,27 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
     pods.into_iter()
         .chain(unseen)
         .chain(objects)
+        .chain(looked_at)
         .collect::<Vec<_>>()
         .join("; ")
+}
+
+/// `2 not read; not compared: 3 objects of other kinds`
+fn not_looked_at(left_out: &LeftOut) -> Option<String> {
+    let not_read = match left_out.not_read.len() {
+        0 => None,
+        count => Some(format!("{count} not read")),
+    };
+    let mut what: Vec<_> = left_out
+        .not_compared
+        .iter()
+        .map(|one| one.what.clone())
+        .collect();
+    what.dedup();
+    let not_compared =
+        (!what.is_empty()).then(|| format!("not compared: {}", first_names(&what, MAX_NAMED)));
+    let parts: Vec<_> = not_read.into_iter().chain(not_compared).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// The count with the words for one or for many; `None` for zero.

@@ -10,19 +10,21 @@ fn markdown_has_a_table_and_folded_details() {
     check_output(
         "-o markdown",
         expect![[r#"
-            **1 pod differs (containers: 1 would not start, 1 needs a restart, 1 sees it without a restart); 1 unreferenced object differs**
+            **1 pod differs (containers: 1 would not start, 1 needs a restart and keeps the old value until somebody restarts it, 1 sees it without a restart); 1 unreferenced object differs**
+
+            `from from.yaml to to.yaml, compared on TIME
 
             | pod | container | verdict |
             | --- | --- | --- |
             | `prod/web` | `job` | `would not start: couldn't find key t in Secret prod/token` |
-            | `prod/web` | `web` | needs a restart: variables |
+            | `prod/web` | `web` | needs a restart: variables; keeps the old value until somebody restarts it |
             | `prod/web` | `side` | sees it without a restart |
 
             <details><summary><code>prod/web  Deployment web, to.yaml: document 1, line 2</code></summary>
 
             ```diff
              container job       would not start: couldn't find key t in Secret prod/token
-             container web       needs a restart: variables
+             container web       needs a restart: variables; keeps the old value until somebody restarts it
                variables
             ~     LEVEL  "info" → "debug"  ConfigMap app
             +     NEW    ConfigMap app
@@ -30,20 +32,25 @@ fn markdown_has_a_table_and_folded_details() {
             +      a
             +      b
             -     OLD    "1"               ConfigMap app
-            ~   /etc/app/app.conf  0644  ConfigMap files
-                 @@ -1,3 +1,3 @@
-                 level = info
-            -    port = 80
-            +    port = 8080
-                 user = web
+               sees shared change 1
              container side      sees it without a restart
-            ~   /cfg/app.conf  0644  ConfigMap files
-                 @@ -1,3 +1,3 @@
-                 level = info
-            -    port = 80
-            +    port = 8080
-                 user = web
+               sees shared change 1
              hook 0-signal runs  signal:SIGHUP  volume cfg changed
+            ```
+
+            </details>
+
+            <details><summary><code>shared change 1  2 containers see it</code></summary>
+
+            ```diff
+            ~ app.conf  0644  ConfigMap files
+               @@ -1,3 +1,3 @@
+               level = info
+            -  port = 80
+            +  port = 8080
+               user = web
+             seen by
+               prod/web  web, side
             ```
 
             </details>
@@ -73,13 +80,14 @@ fn markdown_cannot_be_left_by_a_value() {
 fn markdown_of_a_large_difference_fits_into_a_comment() {
     let pods = |value: &str| -> String {
         let pods = (0..100).map(|number| {
-            POD.replace(
-                "name: web, namespace",
-                &format!("name: web-{number}, namespace"),
-            )
+            let map = map(&json!({"a": value.repeat(500)}).to_string());
+            let pod = [POD, &map]
+                .concat()
+                .replace("name: app", &format!("name: app-{number}"));
+            pod.replace("name: web, n", &format!("name: web-{number}, n"))
         });
         let pods: Vec<_> = pods.collect();
-        pods.join("---") + &map(&json!({"a": value.repeat(500)}).to_string())
+        pods.join("---")
     };
     let run = run(&pods("x\n"), &pods("y\n"), "-o markdown");
     assert_eq!(run.code, 1);

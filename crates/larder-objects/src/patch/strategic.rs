@@ -1,7 +1,7 @@
 //! Strategic merge patch: a merge patch that knows which lists are sets and which are keyed, and takes directives.
 //!
 //! Source: `apimachinery/pkg/util/strategicpatch`, and the `patchStrategy` and `patchMergeKey` tags of
-//! `api/core/v1/types.go`, 1.36. The tests of [`patch`](super) compare it with kubectl.
+//! `api/core/v1/types.go`, 1.36. The tests of `larder-apiserver` compare it with kubectl.
 //!
 //! Invariant: the cost grows with the sizes of object and patch together. Lists are matched through hashes of their
 //! items.
@@ -23,12 +23,11 @@ use std::collections::{HashMap, HashSet, hash_map::Entry};
 use serde_json::{Map, Value};
 
 use self::ListMerge::{Keyed, Set};
-use super::malformed;
-use crate::status::ApiError;
+use super::PatchError;
 
 /// How a list is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ListMerge {
+pub(super) enum ListMerge {
     /// The patch replaces it.
     Atomic,
     /// Values that the patch holds are added.
@@ -72,7 +71,7 @@ const MERGED: &[(&str, &str, ListMerge)] = &[
 ];
 
 /// How the list `field` below `parent` is patched.
-fn list(parent: &str, field: &str) -> ListMerge {
+pub(super) fn list(parent: &str, field: &str) -> ListMerge {
     let is_it = |(above, name, _): &&(&str, &str, _)| {
         *name == field && (above.is_empty() || *above == parent)
     };
@@ -80,26 +79,30 @@ fn list(parent: &str, field: &str) -> ListMerge {
     found.map_or(ListMerge::Atomic, |(.., merge)| *merge)
 }
 
-const PATCH: &str = "$patch";
-const RETAIN_KEYS: &str = "$retainKeys";
-const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
-const SET_ORDER: &str = "$setElementOrder/";
+pub(super) const PATCH: &str = "$patch";
+pub(super) const RETAIN_KEYS: &str = "$retainKeys";
+pub(super) const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
+pub(super) const SET_ORDER: &str = "$setElementOrder/";
 
-type Fields = Map<String, Value>;
+pub(super) type Fields = Map<String, Value>;
 
 /// What `patch` makes of `target`.
 ///
 /// Directives stay in parts of the patch that are copied as a whole, as they do upstream; see [`without_directives`].
-pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, ApiError> {
+///
+/// # Errors
+///
+/// It is no patch, or does not fit the object.
+pub fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
-        return Err(malformed("it is not an object"));
+        return Err(PatchError::new("it is not an object"));
     };
     merge_object("", target, patch).map(Value::Object)
 }
 
 /// Drops directives and nulls, which no field of an object can hold. An API server drops them when it decodes what a
 /// patch has made.
-pub(super) fn without_directives(value: Value) -> Value {
+pub fn without_directives(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let fields = fields.into_iter().filter(|(field, value)| {
@@ -117,7 +120,7 @@ pub(super) fn without_directives(value: Value) -> Value {
 }
 
 /// Merges `patch` into `target`, the value of the field `parent`.
-fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fields, ApiError> {
+fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fields, PatchError> {
     match patch.get(PATCH).map(Value::as_str) {
         None => {}
         Some(Some("replace")) => {
@@ -126,7 +129,7 @@ fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fiel
             return Ok(replaced);
         }
         Some(Some("delete")) => return Ok(Fields::new()),
-        Some(_) => return Err(malformed("unknown patch type")),
+        Some(_) => return Err(PatchError::new("unknown patch type")),
     }
     if let Some(retained) = patch.get(RETAIN_KEYS) {
         retain(&mut target, patch, retained)?;
@@ -158,7 +161,7 @@ fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fiel
 }
 
 /// Drops what `$retainKeys` does not name.
-fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), ApiError> {
+fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), PatchError> {
     let retained: HashSet<&str> = items(retained, RETAIN_KEYS)?
         .iter()
         .filter_map(Value::as_str)
@@ -168,7 +171,7 @@ fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), A
         !value.is_null() && !is_directive && *field != RETAIN_KEYS
     });
     if set.any(|(field, _)| !retained.contains(&**field)) {
-        return Err(malformed("invalid patch format of retainKeys"));
+        return Err(PatchError::new("invalid patch format of retainKeys"));
     }
     target.retain(|field, _| retained.contains(&**field));
     Ok(())
@@ -181,7 +184,7 @@ fn merge_and_order(
     target: &mut Fields,
     patch: &Fields,
     order: &Value,
-) -> Result<(), ApiError> {
+) -> Result<(), PatchError> {
     let (order, list) = (items(order, SET_ORDER)?, list(parent, field));
     let change = match patch.get(field) {
         Some(change) => Some(items(change, field)?),
@@ -193,7 +196,7 @@ fn merge_and_order(
     let held = match target.remove(field) {
         None | Some(Value::Null) => None,
         Some(Value::Array(held)) => Some(held),
-        Some(_) => return Err(malformed(&format!("{field} is not a list"))),
+        Some(_) => return Err(PatchError::new(format!("{field} is not a list"))),
     };
     let (merged, before) = match (held, change) {
         (None, None) => return Ok(()),
@@ -209,7 +212,7 @@ fn merge_and_order(
         }
     };
     if list == ListMerge::Atomic && merged.iter().any(Value::is_object) {
-        return Err(malformed(&format!("{field} has no merge key")));
+        return Err(PatchError::new(format!("{field} has no merge key")));
     }
     let ordered = in_order(merged, order, &before, list)?;
     target.insert(field.to_owned(), Value::Array(ordered));
@@ -217,12 +220,12 @@ fn merge_and_order(
 }
 
 /// The items of a patch must come in the order that it asks for.
-fn check_order(change: &[Value], order: &[Value], list: ListMerge) -> Result<(), ApiError> {
+fn check_order(change: &[Value], order: &[Value], list: ListMerge) -> Result<(), PatchError> {
     let mut ids = order.iter().map(|item| id(item, list));
     for item in change.iter().filter(|item| item[PATCH] != "delete") {
         let id = id(item, list)?;
         if !ids.any(|other| other.as_ref() == Ok(&id)) {
-            return Err(malformed(
+            return Err(PatchError::new(
                 "the order in the patch list doesn't match the $setElementOrder list",
             ));
         }
@@ -236,7 +239,7 @@ fn merge_field(
     field: &str,
     held: Option<Value>,
     change: &Value,
-) -> Result<Option<Value>, ApiError> {
+) -> Result<Option<Value>, PatchError> {
     match (held, change) {
         (Some(Value::Object(held)), Value::Object(change)) => {
             merge_object(field, held, change).map(|merged| Some(Value::Object(merged)))
@@ -278,7 +281,7 @@ fn merge_items(
     list: ListMerge,
     held: Vec<Value>,
     patch: &[Value],
-) -> Result<[Vec<Value>; 3], ApiError> {
+) -> Result<[Vec<Value>; 3], PatchError> {
     let ListMerge::Keyed(key) = list else {
         let mut known = HashSet::new();
         let both = held.iter().chain(patch);
@@ -293,7 +296,7 @@ fn merge_items(
             places.entry(identity(id)).or_insert(place);
         }
     }
-    let no_object = || malformed(&format!("an item of {field} is not an object"));
+    let no_object = || PatchError::new(format!("an item of {field} is not an object"));
     for item in &plain {
         let change = item.as_object().ok_or_else(no_object)?;
         match places.entry(id(item, list)?) {
@@ -319,7 +322,7 @@ fn obey_directives(
     mut held: Vec<Value>,
     patch: &[Value],
     list: ListMerge,
-) -> Result<(Vec<Value>, Vec<Value>), ApiError> {
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
     let (mut plain, mut deleted, mut replaces) = (Vec::new(), HashSet::new(), false);
     for item in patch {
         match item.get(PATCH).map(Value::as_str) {
@@ -327,11 +330,11 @@ fn obey_directives(
             Some(Some("delete")) => _ = deleted.insert(id(item, list)?),
             Some(Some("replace")) => replaces = true,
             Some(Some("merge")) => {
-                return Err(malformed(
+                return Err(PatchError::new(
                     "merging lists cannot yet be specified in the patch",
                 ));
             }
-            Some(_) => return Err(malformed("unknown patch type")),
+            Some(_) => return Err(PatchError::new("unknown patch type")),
         }
     }
     if replaces {
@@ -350,8 +353,8 @@ fn in_order(
     order: &[Value],
     before: &[Value],
     list: ListMerge,
-) -> Result<Vec<Value>, ApiError> {
-    let ranks = |items: &[Value]| -> Result<HashMap<String, usize>, ApiError> {
+) -> Result<Vec<Value>, PatchError> {
+    let ranks = |items: &[Value]| -> Result<HashMap<String, usize>, PatchError> {
         let mut ranks = HashMap::new();
         for (rank, item) in items.iter().enumerate() {
             ranks.entry(id(item, list)?).or_insert(rank);
@@ -387,12 +390,11 @@ fn in_order(
 }
 
 /// The identity of an item in its list.
-fn id(item: &Value, list: ListMerge) -> Result<String, ApiError> {
+fn id(item: &Value, list: ListMerge) -> Result<String, PatchError> {
     match list {
-        ListMerge::Keyed(key) => item
-            .get(key)
-            .map(identity)
-            .ok_or_else(|| malformed(&format!("map: does not contain declared merge key: {key}"))),
+        ListMerge::Keyed(key) => item.get(key).map(identity).ok_or_else(|| {
+            PatchError::new(format!("map: does not contain declared merge key: {key}"))
+        }),
         ListMerge::Set | ListMerge::Atomic => Ok(identity(item)),
     }
 }
@@ -402,9 +404,9 @@ fn identity(value: &Value) -> String {
     value.to_string()
 }
 
-fn items<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], ApiError> {
+fn items<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], PatchError> {
     let items = value.as_array().map(Vec::as_slice);
-    items.ok_or_else(|| malformed(&format!("{field} is not a list")))
+    items.ok_or_else(|| PatchError::new(format!("{field} is not a list")))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 /// The value that `patch` makes of `target`: objects are merged, `null` removes, everything else replaces.
-pub(super) fn apply(target: Value, patch: &Value) -> Value {
+pub fn apply(target: Value, patch: &Value) -> Value {
     let patch = match patch {
         Value::Object(patch) => patch,
         Value::Array(items) => {

@@ -1,0 +1,246 @@
+//! One difference of a container: what identifies it, whoever sees it, and its tree.
+
+use std::{
+    borrow::Cow,
+    fmt,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+use larder_projection::{Origin, Unknown, Variable};
+
+use super::{
+    compare::PodDiff,
+    container::ContainerDiff,
+    edits::Edit,
+    lines::UNFINISHED,
+    report::{self, ContentDiff, arrow, content, permissions},
+};
+use crate::{
+    output::{Paint, tree::Branch},
+    rendered::{
+        MountedFile, RenderedPod, ShownMount,
+        words::{self, origin, size, variable_value},
+    },
+};
+
+/// Longest text of a variable that stays on its line.
+const MAX_INLINE: usize = 60;
+
+/// Identifies a difference, whoever sees it: two hashes of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ChangeKey(u64, u64);
+
+impl ChangeKey {
+    /// The key of what `write` writes.
+    pub(super) fn of(write: impl Fn(&mut DefaultHasher)) -> Self {
+        let hash = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            salt.hash(&mut hasher);
+            write(&mut hasher);
+            hasher.finish()
+        };
+        Self(hash(0), hash(1))
+    }
+}
+
+/// A pod of both sides.
+#[derive(Clone, Copy)]
+pub(super) struct PodSides<'r> {
+    pub(super) from: Option<&'r RenderedPod<'r>>,
+    pub(super) to: Option<&'r RenderedPod<'r>>,
+}
+
+impl<'r> PodSides<'r> {
+    pub(super) fn of(pod: &PodDiff<'r>) -> Self {
+        let (from, to) = pod.sides.sides();
+        let (from, to) = (from.copied(), to.copied());
+        Self { from, to }
+    }
+
+    fn origins(self, name: &str, from: Option<&Origin<'_>>, to: Option<&Origin<'_>>) -> String {
+        let words = |pod: Option<&RenderedPod<'_>>, found: Option<&Origin<'_>>| {
+            Some(origin(pod?, found?, name))
+        };
+        arrow(words(self.from, from), words(self.to, to))
+    }
+}
+
+/// One difference of a container.
+pub(super) enum Change<'d, 'r> {
+    Variable(&'d str, &'d Edit<Cow<'r, Variable<'r>>>),
+    Mount(&'d str, &'d Edit<ShownMount<'r>>),
+    File(&'d str, &'d Edit<MountedFile<'r>>),
+}
+
+/// The last part of a path.
+pub(super) fn file_name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
+impl<'d, 'r> Change<'d, 'r> {
+    /// All of a container, in the order in which they are shown.
+    pub(super) fn all(diff: &'d ContainerDiff<'r>) -> impl Iterator<Item = Self> {
+        let variables = diff.variables.iter();
+        let variables = variables.map(|(name, edit)| Self::Variable(name, edit));
+        let mounts = diff
+            .mounts
+            .iter()
+            .map(|(path, edit)| Self::Mount(path, edit));
+        let files = diff.files.iter().map(|(path, edit)| Self::File(path, edit));
+        variables.chain(mounts).chain(files)
+    }
+
+    /// The same for the same difference of another container.
+    pub(super) fn key(&self, sides: PodSides<'_>) -> ChangeKey {
+        let namespace = sides.to.or(sides.from).map_or("", RenderedPod::namespace);
+        ChangeKey::of(|hasher| {
+            namespace.hash(hasher);
+            match self {
+                Self::Variable(name, edit) => {
+                    name.hash(hasher);
+                    for one in [edit.sides().0, edit.sides().1] {
+                        let content =
+                            one.map(|one| (&one.value[..], one.value.unknown().map(Unknown::text)));
+                        content.hash(hasher);
+                    }
+                    self.sources(sides).hash(hasher);
+                }
+                Self::Mount(path, edit) => (path, report::mount(edit)).hash(hasher),
+                Self::File(path, edit) => {
+                    file_name(path).hash(hasher);
+                    for one in [edit.sides().0, edit.sides().1] {
+                        let data = |one: &'d MountedFile<'r>| &one.file.data;
+                        let content = one.map(|one| {
+                            (
+                                permissions(one),
+                                &data(one)[..],
+                                data(one).unknown().map(Unknown::text),
+                            )
+                        });
+                        content.hash(hasher);
+                    }
+                    self.sources(sides).hash(hasher);
+                }
+            }
+        })
+    }
+
+    /// What it is made of on both sides.
+    fn sources(&self, sides: PodSides<'_>) -> String {
+        match self {
+            Self::Variable(name, edit) => {
+                let (from, to) = edit.sides();
+                let words = |pod: Option<&RenderedPod<'_>>, one: Option<&Cow<'_, Variable<'_>>>| {
+                    Some(words::sources(pod?, one?, name))
+                };
+                arrow(words(sides.from, from), words(sides.to, to))
+            }
+            Self::Mount(..) => String::new(),
+            Self::File(path, edit) => {
+                let (from, to) = edit.sides();
+                let origin = |one: Option<&'d MountedFile<'r>>| one?.origin.as_deref();
+                sides.origins(&file_name(path), origin(from), origin(to))
+            }
+        }
+    }
+
+    /// Its tree; `named` makes of the path of a file what is shown.
+    pub(super) fn branch(
+        &self,
+        sides: PodSides<'_>,
+        show_secrets: bool,
+        named: fn(&str) -> String,
+    ) -> Branch {
+        match self {
+            Self::Variable(name, edit) => self.variable(name, edit, sides, show_secrets),
+            Self::Mount(path, edit) => {
+                signed(edit, format_args!("mount {path}")).dim(report::mount(edit))
+            }
+            Self::File(path, edit) => self.file(&named(path), edit, sides, show_secrets),
+        }
+    }
+
+    fn variable(
+        &self,
+        name: &str,
+        edit: &Edit<Cow<'_, Variable<'_>>>,
+        sides: PodSides<'_>,
+        show_secrets: bool,
+    ) -> Branch {
+        let (from, to) = edit.sides();
+        let (from, to) = (from.map(|one| &**one), to.map(|one| &**one));
+        let both = || from.into_iter().chain(to);
+        let sources = self.sources(sides);
+        let line = signed(edit, name);
+        let is_hidden = |one: &Variable<'_>| one.secret && !show_secrets;
+        let words = |one: &Variable<'_>| variable_value(one, is_hidden(one));
+        let values = || arrow(from.map(words), to.map(words));
+        if both().any(|one| one.value.unknown().is_some()) {
+            return line.yellow(values()).dim(sources);
+        }
+        let is_short = |one: &Variable<'_>| {
+            !is_hidden(one) && one.value.len() <= MAX_INLINE && !one.value.contains(&b'\n')
+        };
+        if both().all(is_short) {
+            return line.plain(values()).dim(sources);
+        }
+        let (before, after) = (from.map(|one| &*one.value), to.map(|one| &*one.value));
+        let mut change = content(before, after, both().any(is_hidden));
+        // A variable seldom ends with a line feed.
+        if let ContentDiff::Lines(lines) = &mut change {
+            lines.retain(|(_, line)| line != UNFINISHED);
+        }
+        with_change(line, &sources, change)
+    }
+
+    fn file(
+        &self,
+        shown: &str,
+        edit: &Edit<MountedFile<'_>>,
+        sides: PodSides<'_>,
+        show_secrets: bool,
+    ) -> Branch {
+        let (from, to) = edit.sides();
+        let both = || from.into_iter().chain(to);
+        let hides_source = both().any(MountedFile::has_secret_place) && !show_secrets;
+        let sources = if hides_source {
+            String::new()
+        } else {
+            self.sources(sides)
+        };
+        let is_hidden = |file: &MountedFile<'_>| file.is_secret() && !show_secrets;
+        let modes = arrow(from.map(permissions), to.map(permissions));
+        let line = signed(edit, shown).plain(modes);
+        if both().any(|one| one.file.data.unknown().is_some()) {
+            let words = |one: &MountedFile<'_>| match one.file.data.unknown() {
+                Some(unknown) => words::unknown(unknown, !is_hidden(one)),
+                None => size(one.file.data.len()),
+            };
+            let text = arrow(from.map(words), to.map(words));
+            return line.yellow(text).dim(sources);
+        }
+        let (before, after) = (
+            from.map(|one| &*one.file.data),
+            to.map(|one| &*one.file.data),
+        );
+        let change = content(before, after, both().any(is_hidden));
+        with_change(line, &sources, change)
+    }
+}
+
+/// A name with the sign of its change, and in the color that git gives it.
+fn signed<T>(edit: &Edit<T>, name: impl fmt::Display) -> Branch {
+    let (paint, sign) = match edit {
+        Edit::Added(_) => (Paint::Green, '+'),
+        Edit::Removed(_) => (Paint::Red, '-'),
+        Edit::Changed(..) => (Paint::Plain, '~'),
+    };
+    Branch::new().cell(paint, format_args!("{sign} {name}"))
+}
+
+fn with_change(line: Branch, sources: &str, change: ContentDiff) -> Branch {
+    match change {
+        ContentDiff::Sizes(text) => line.yellow(text).dim(sources),
+        ContentDiff::Lines(lines) => line.dim(sources).text(lines),
+    }
+}

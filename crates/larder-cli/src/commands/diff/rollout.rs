@@ -1,0 +1,275 @@
+//! Whether a workload replaces its pods by itself, so that new containers see what differs.
+//!
+//! Invariants:
+//! 1. A template differs if the API server stores another one: defaults, forms of quantities and empty lists do not count,
+//!    nor does the node that larder binds a pod to.
+//! 2. A controller that acts on objects acts on those that exist on both sides and differ. A new one is a row of
+//!    [`RELOADERS`].
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::{
+    Kind, ObjectKey, canonical_quantity,
+    manifest::{Maker, Rollout},
+};
+use regex::Regex;
+use serde_json::Value;
+
+use super::changed_objects::ChangedObjects;
+use crate::{offline::needs, output::references::References, rendered::RenderedPod};
+
+/// Who replaces a container that does not see a difference otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ReplacedBy {
+    /// Its workload, for this reason.
+    Workload(String),
+    /// Nothing, until somebody restarts it.
+    Somebody,
+}
+
+/// An annotation by which a controller replaces the pods of a workload.
+struct ReloadAnnotation {
+    name: &'static str,
+    controller: &'static str,
+    acts_on: ActsOn,
+}
+
+/// The objects whose changes a controller acts on.
+#[derive(Clone, Copy)]
+enum ActsOn {
+    /// Those of these kinds that the containers refer to.
+    Referenced(&'static [Kind]),
+    /// Those that the value names: a list of patterns.
+    Named(Kind),
+    /// Those that the containers refer to, and that have [`MATCH`].
+    Marked,
+    /// Those that the containers refer to, and that this kind of document makes.
+    MadeBy(&'static str),
+}
+
+const BOTH: &[Kind] = &[Kind::ConfigMap, Kind::Secret];
+const STAKATER: &str = "Reloader";
+/// Marks an object for [`ActsOn::Marked`].
+const MATCH: &str = "reloader.stakater.com/match";
+/// Takes an object out of what Reloader acts on.
+const IGNORE: &str = "reloader.stakater.com/ignore";
+
+/// The known annotations, as the controllers document them.
+const RELOADERS: [ReloadAnnotation; 11] = [
+    of(
+        "reloader.stakater.com/auto",
+        STAKATER,
+        ActsOn::Referenced(BOTH),
+    ),
+    of(
+        "configmap.reloader.stakater.com/auto",
+        STAKATER,
+        ActsOn::Referenced(&[Kind::ConfigMap]),
+    ),
+    of(
+        "secret.reloader.stakater.com/auto",
+        STAKATER,
+        ActsOn::Referenced(&[Kind::Secret]),
+    ),
+    of(
+        "configmap.reloader.stakater.com/reload",
+        STAKATER,
+        ActsOn::Named(Kind::ConfigMap),
+    ),
+    of(
+        "secret.reloader.stakater.com/reload",
+        STAKATER,
+        ActsOn::Named(Kind::Secret),
+    ),
+    of("reloader.stakater.com/search", STAKATER, ActsOn::Marked),
+    of(
+        "wave.pusher.com/update-config-on-change",
+        "Wave",
+        ActsOn::Referenced(BOTH),
+    ),
+    of(
+        "configmap.fabric8.io/update-on-change",
+        "configmapcontroller",
+        ActsOn::Named(Kind::ConfigMap),
+    ),
+    of(
+        "operator.1password.io/auto-restart",
+        "the 1Password operator",
+        ActsOn::MadeBy("OnePasswordItem"),
+    ),
+    of(
+        "secrets.doppler.com/reload",
+        "the Doppler operator",
+        ActsOn::MadeBy("DopplerSecret"),
+    ),
+    of(
+        "secrets.infisical.com/auto-reload",
+        "the Infisical operator",
+        ActsOn::MadeBy("InfisicalSecret"),
+    ),
+];
+
+const fn of(name: &'static str, controller: &'static str, acts_on: ActsOn) -> ReloadAnnotation {
+    ReloadAnnotation {
+        name,
+        controller,
+        acts_on,
+    }
+}
+
+/// The annotations in which Reloader takes names out of what it acts on.
+const EXCLUDED: [(&str, Kind); 2] = [
+    (
+        "configmaps.exclude.reloader.stakater.com/reload",
+        Kind::ConfigMap,
+    ),
+    ("secrets.exclude.reloader.stakater.com/reload", Kind::Secret),
+];
+
+/// Why the workload of `to` replaces its pods; `None` if it leaves them.
+pub(super) fn rolls_out(
+    from: &RenderedPod<'_>,
+    to: &RenderedPod<'_>,
+    changed: &ChangedObjects,
+) -> Option<String> {
+    match to.made_by?.rollout {
+        Rollout::Leaves => None,
+        Rollout::NextRun => Some("its next run has new pods".to_owned()),
+        Rollout::Replaces if template(from) != template(to) => {
+            Some("its pod template differs".to_owned())
+        }
+        Rollout::Replaces => reloaded(to, changed),
+    }
+}
+
+/// What the API server would store of the pod's template.
+fn template(pod: &RenderedPod<'_>) -> Value {
+    let Pod { metadata, spec, .. } = pod.pod;
+    let mut spec = serde_json::to_value(spec).unwrap_or_default();
+    if let (false, Some(fields)) = (pod.states_node, spec.as_object_mut()) {
+        fields.remove("nodeName");
+    }
+    normalize(&mut spec);
+    let none = BTreeMap::new();
+    let texts = |texts: &Option<BTreeMap<String, String>>| {
+        serde_json::to_value(texts.as_ref().unwrap_or(&none)).unwrap_or_default()
+    };
+    Value::Array(vec![
+        texts(&metadata.labels),
+        texts(&metadata.annotations),
+        spec,
+    ])
+}
+
+/// Drops empty lists, and gives quantities their one form.
+fn normalize(value: &mut Value) {
+    let quantity = |value: &mut Value| {
+        if let Some(form) = value
+            .as_str()
+            .and_then(|text| canonical_quantity(text).ok())
+        {
+            *value = form.into();
+        }
+    };
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, value| {
+                let is_empty_list = value.as_array().is_some_and(Vec::is_empty);
+                !is_empty_list && (name != "value" || value != "")
+            });
+            for (name, value) in fields {
+                match (name.as_str(), &mut *value) {
+                    ("limits" | "requests" | "overhead", Value::Object(amounts)) => {
+                        amounts.values_mut().for_each(quantity);
+                    }
+                    ("sizeLimit" | "divisor", value) => quantity(value),
+                    (_, value) => normalize(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(normalize),
+        _ => {}
+    }
+}
+
+/// `Reloader acts on configmap app`
+fn reloaded(to: &RenderedPod<'_>, changed: &ChangedObjects) -> Option<String> {
+    let annotations = to.made_by.map(|workload| &workload.annotations);
+    let of_pod = to.pod.metadata.annotations.as_ref();
+    let has_any = |annotations: &&BTreeMap<String, String>| {
+        RELOADERS
+            .iter()
+            .any(|one| annotations.contains_key(one.name))
+    };
+    // Those of the pods count where the workload has none.
+    let annotations = annotations.filter(has_any).or(of_pod.filter(has_any))?;
+    let namespace = to.namespace();
+    let referenced = References::from(needs(to.pod));
+    let referenced: Vec<_> = referenced
+        .iter()
+        .map(|(kind, name)| (kind, ObjectKey::new(namespace, name.clone())))
+        .filter(|object| changed.has_updated(object))
+        .collect();
+    RELOADERS.iter().find_map(|reloader| {
+        let value = annotations.get(reloader.name)?;
+        let mark = |(kind, key): &(Kind, ObjectKey), name: &str| {
+            to.offline.mark(*kind, key, name).is_some_and(is_true)
+        };
+        let is_ignored = |object: &(Kind, ObjectKey)| {
+            let (kind, key) = object;
+            let mut excluded = EXCLUDED.iter().filter(|(_, of)| of == kind);
+            let is_excluded = excluded.any(|(name, _)| {
+                let names = annotations.get(*name).map_or("", String::as_str);
+                names.split(',').any(|name| name.trim() == key.name)
+            });
+            reloader.controller == STAKATER && (is_excluded || mark(object, IGNORE))
+        };
+        let found = match reloader.acts_on {
+            ActsOn::Named(kind) => {
+                let names = patterns(value);
+                let mut objects = changed.updated_in(namespace);
+                let is_named =
+                    |key: &ObjectKey| names.iter().any(|pattern| pattern.is_match(&key.name));
+                objects.find(|one| one.0 == kind && is_named(&one.1) && !is_ignored(one))
+            }
+            _ if !is_true(value) => None,
+            acts_on => {
+                let mut objects = referenced.iter().filter(|one| !is_ignored(one));
+                objects.find(|object| match acts_on {
+                    ActsOn::Referenced(kinds) => kinds.contains(&object.0),
+                    ActsOn::Marked => mark(object, MATCH),
+                    ActsOn::MadeBy(document) => is_made_by(to, object, document),
+                    ActsOn::Named(_) => false,
+                })
+            }
+        };
+        let found = found?;
+        let (kind, name) = (found.0.singular(), &found.1.name);
+        Some(format!("{} acts on {kind} {name}", reloader.controller))
+    })
+}
+
+fn is_made_by(pod: &RenderedPod<'_>, (kind, key): &(Kind, ObjectKey), document: &str) -> bool {
+    let made = pod.offline.maker(*kind, key);
+    made.is_some_and(|made| match &made.maker {
+        Maker::Controller(maker) => maker.split(' ').next() == Some(document),
+        Maker::Sops => false,
+    })
+}
+
+/// As Go's `strconv.ParseBool` reads it.
+fn is_true(text: &str) -> bool {
+    ["1", "t", "T", "true", "TRUE", "True"].contains(&text)
+}
+
+/// The patterns in a list, each for a whole name. One that is not valid names nothing.
+fn patterns(list: &str) -> Vec<Regex> {
+    let names = list
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    names
+        .filter_map(|name| Regex::new(&format!("^(?:{name})$")).ok())
+        .collect()
+}
