@@ -4,7 +4,7 @@ use std::{sync::atomic::AtomicU64, time::Duration};
 
 use larder_actions::{StepOutcome, http::RequestProgress, metrics::RoundMetrics};
 use larder_objects::Kind;
-use larder_transport::registrar::{Labels, Registrar};
+use larder_transport::registrar::{Labels, Registrar, label};
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -35,12 +35,16 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let on_change = RoundMetrics::register(registry);
+        let kinds = label("kind", [Kind::ConfigMap.as_str(), Kind::Secret.as_str()]);
+        let writes = ["written", "unchanged", "removed", "failed", "refused"];
+        let writes = label("outcome", writes);
+        let fetches = label("outcome", ["succeeded", "unchanged", "failed"]);
         let mut registrar = Registrar(registry);
         // From 0.25 ms to 8 min.
         let seconds = Histogram::new(exponential_buckets(0.000_25, 2.0, 22));
         Self {
             files: registrar.add("files", "Files that are ours"),
-            collisions: registrar.add("collisions", "Paths that several objects have"),
+            collisions: registrar.add("collisions", "Paths that several objects want"),
             proof_age: registrar.add(
                 "confirmed_age_seconds",
                 "Time since the watch that was confirmed longest ago was last confirmed",
@@ -50,9 +54,13 @@ impl Metrics {
                 "Time from the event to the file",
                 seconds,
             ),
-            objects: registrar.add("objects", "Objects that are followed"),
-            writes: registrar.add("writes", "Files that were wanted"),
-            url_fetches: registrar.add("url_fetches", "Fetches of the URLs of keys"),
+            objects: registrar.family("objects", "Objects that are followed", kinds),
+            writes: registrar.family("writes", "Files that were wanted, by outcome", writes),
+            url_fetches: registrar.family(
+                "url_fetches",
+                "Fetches of the URLs of keys, by outcome",
+                fetches,
+            ),
             on_change,
         }
     }

@@ -56,18 +56,31 @@ fn parse(text: &str) -> BTreeMap<String, Metric> {
     metrics
 }
 
-/// `docs/metrics.md`.
-fn reference(metrics: &BTreeMap<String, Metric>) -> String {
-    let mut text = "# Metrics
+/// `docs/metrics.md`, from the metrics of agents and of a sidecar.
+fn reference(agents: &BTreeMap<String, Metric>, sidecar: &BTreeMap<String, Metric>) -> String {
+    format!(
+        "# Metrics
 
-`larder run --listen ADDR` serves these at `/metrics` in OpenMetrics' text format. The `kubelet_` metrics are those of
-the kubelet, under its names. Labels have the values of small fixed sets; no metric names a pod or an object.
-[monitoring/](../monitoring) has alert rules and a dashboard.
+In OpenMetrics' text format, at `/metrics`. Labels have the values of small fixed sets; no metric names a pod or an
+object. [monitoring/](../monitoring) has alert rules and a dashboard.
 
-| metric | type | labels | meaning |
-| --- | --- | --- | --- |
-"
-    .to_owned();
+## Agent
+
+At the address of `larder run --listen ADDR`. The `kubelet_` metrics are those of the kubelet, under its names.
+
+{}
+## Sidecar
+
+At the address of the sidecar's health: that of `--listen` or, with variables, port 8080 or `HEALTH_PORT`.
+
+{}",
+        table(agents),
+        table(sidecar)
+    )
+}
+
+fn table(metrics: &BTreeMap<String, Metric>) -> String {
+    let mut text = "| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n".to_owned();
     for (name, metric) in metrics {
         let suffix = if metric.kind == "counter" {
             "_total"
@@ -137,7 +150,8 @@ fn reference_has_every_metric() {
     ] {
         assert!(metrics.contains_key(name), "{name}");
     }
-    expect_file!["../../../../docs/metrics.md"].assert_eq(&reference(&metrics));
+    let sidecar = crate::sidecar::metrics::exposition(&server.path().join("kubeconfig"));
+    expect_file!["../../../../docs/metrics.md"].assert_eq(&reference(&metrics, &parse(&sidecar)));
 }
 
 #[tokio::test]

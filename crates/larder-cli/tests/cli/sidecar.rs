@@ -7,7 +7,7 @@ mod charts;
 mod disk;
 mod forms;
 mod memory;
-mod metrics;
+pub(crate) mod metrics;
 mod native;
 mod volumes;
 mod webhooks;

@@ -1,12 +1,30 @@
 //! Values of metrics of a sidecar that follows objects.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use super::{
     Sidecar, World,
     application::{Application, reply},
+    sidecar,
 };
-use crate::run::until;
+use crate::{Desk, run::until};
+
+/// What a sidecar shows at its first scrape.
+pub(crate) fn exposition(kubeconfig: &Path) -> String {
+    let desk = Desk::with([]);
+    let variables = [("LABEL", "l"), ("NAMESPACE", "default"), ("FOLDER", "folder")];
+    let mut command = sidecar(&desk, &[]);
+    command.env("KUBECONFIG", kubeconfig).envs(variables);
+    let sidecar = Sidecar::start(command);
+    loop {
+        if let Some((_, text)) = sidecar.ask("/metrics") {
+            return text;
+        }
+        std::thread::yield_now();
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_show_files_objects_fetches_and_whether_the_hook_has_succeeded() {
