@@ -38,7 +38,7 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     pub watch_scopes: Vec<WatchScopeStatus>,
     /// Pod sources that have not reported yet; nothing is removed while the list is not empty.
     pub silent_sources: Vec<String>,
-    /// Current problems of manifests, sources, objects that are not known to be current, and annotations for hooks.
+    /// Current problems of manifests, sources, objects that are not known to be current, and annotations.
     pub problems: Vec<String>,
     /// What is no problem, and what somebody may expect otherwise, such as pods of another node.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

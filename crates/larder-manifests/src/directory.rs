@@ -142,6 +142,11 @@ impl ManifestDir {
         &self.problems
     }
 
+    /// The file that an object which is served comes from.
+    pub(crate) fn file_of(&self, id: &ObjectId) -> Option<&Path> {
+        self.catalogue.file_of(id)
+    }
+
     /// A warning if everybody may write to the directory.
     pub(crate) fn open_to_all(&self) -> Option<&String> {
         self.open_to_all.as_ref()

@@ -8,13 +8,16 @@ use std::{
     time::Duration,
 };
 
-use larder_apiserver::{ApiError, ApiKind, ApiServer};
+use larder_apiserver::{ApiError, ApiKind, ApiServer, Applied};
 use larder_objects::manifest::{HiddenObjects, RawObject};
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::yield_now, time::sleep};
-use tracing::{debug, info, warn};
+use tracing::{debug, field::display, info, warn};
 
-use crate::directory::{ManifestDiff, ManifestDir, ObjectId, OpenError};
+use crate::{
+    directory::{ManifestDiff, ManifestDir, ObjectId, OpenError},
+    key_changes::KeyChanges,
+};
 
 /// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an
 /// object that is deleted together with its pod would be reported as missing.
@@ -229,8 +232,19 @@ impl Feed {
             }
             _ => object,
         };
+        let has_keys = matches!(&*id.kind, "ConfigMap" | "Secret");
+        let before = has_keys
+            .then(|| self.held(id))
+            .flatten()
+            .map(RawObject::new);
         let applied = self.server.apply(&*object)?;
-        debug!(object = %id, ?applied, "applied");
+        if let (Applied::Changed, Some(before)) = (applied, before) {
+            let file = self.directory.file_of(id).map(Path::display);
+            let keys = KeyChanges::between(&before, &object);
+            info!(object = %id, file = file.map(display), %keys, "changed");
+        } else {
+            debug!(object = %id, ?applied, "applied");
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 mod directory;
 mod feed;
+mod key_changes;
 
 pub use self::{
     directory::OpenError,

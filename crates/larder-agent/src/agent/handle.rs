@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
+    annotations::{AnnotationProblem, misspelled},
     beside::Beside,
     checkpoint::CheckpointBoard,
     config::Config,
@@ -242,7 +243,7 @@ impl AgentHandle {
         }
     }
 
-    /// The current problems of manifests, sources, objects and annotations for hooks.
+    /// The current problems of manifests, sources, objects and annotations.
     fn problems(&self, unproven: &Unproven) -> Vec<String> {
         let sources = self.sources.lock();
         let of_pods = sources.problems.values().flatten();
@@ -262,6 +263,7 @@ impl AgentHandle {
         problems.extend(self.node.sub_paths.node.problem());
         problems.extend(unproven.problems());
         problems.extend(self.invalid_hooks());
+        problems.extend(self.misspelled_annotations());
         problems
     }
 
@@ -272,6 +274,20 @@ impl AgentHandle {
             let hooks = self.node.on_change.statuses(pod.uid.as_str()).into_iter();
             let invalid = hooks.filter(HookStatus::is_invalid);
             invalid.map(move |hook| format!("pod {}: {}: {}", pod.name, hook.place, hook.reason))
+        })
+    }
+
+    /// The annotations that larder would ignore without a word, as problems.
+    fn misspelled_annotations(&self) -> impl Iterator<Item = String> {
+        let pods = self.node.statuses.sorted().into_iter();
+        pods.flat_map(|entry| {
+            let pod = self.pods.pod_by_uid(&entry.uid);
+            let annotations = pod.and_then(|pod| pod.metadata.annotations.clone());
+            let found = misspelled(&annotations.unwrap_or_default()).into_iter();
+            found.map(move |found| {
+                let AnnotationProblem { key, problem } = found;
+                format!("pod {}: annotation {key}: {problem}", entry.name)
+            })
         })
     }
 

@@ -32,7 +32,7 @@ struct Situation {
     event: &'static str,
 }
 
-const SITUATIONS: [Situation; 9] = [
+const SITUATIONS: [Situation; 10] = [
     Situation {
         name: "delivered",
         arrange: |_| {},
@@ -104,6 +104,18 @@ const SITUATIONS: [Situation; 9] = [
         reason: "",
         problem: "pod default/web: larder.dev/on-change: ",
         event: "InvalidOnChange",
+    },
+    Situation {
+        name: "an annotation is misspelled",
+        arrange: |node| {
+            let mut web = web();
+            web["metadata"]["annotations"] = json!({"larder.dev/on-chnage": "signal:HUP"});
+            node.apply(&web);
+        },
+        phase: Phase::Delivered,
+        reason: "",
+        problem: "pod default/web: annotation larder.dev/on-chnage: ",
+        event: "",
     },
     Situation {
         name: "another pod states its UID",

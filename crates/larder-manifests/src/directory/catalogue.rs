@@ -98,6 +98,11 @@ struct Held {
 }
 
 impl Catalogue {
+    /// The file that an object which is served comes from.
+    pub(super) fn file_of(&self, id: &ObjectId) -> Option<&Path> {
+        self.served.get(id).map(|served| &*served.file)
+    }
+
     /// Notes what a file holds now: what could be read of it, and what was wrong with the rest.
     ///
     /// Returns the objects, for those that the next [`Self::plan`] asks for.

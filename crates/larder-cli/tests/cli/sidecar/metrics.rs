@@ -14,7 +14,11 @@ use crate::{Desk, run::until};
 /// What a sidecar shows at its first scrape.
 pub(crate) fn exposition(kubeconfig: &Path) -> String {
     let desk = Desk::with([]);
-    let variables = [("LABEL", "l"), ("NAMESPACE", "default"), ("FOLDER", "folder")];
+    let variables = [
+        ("LABEL", "l"),
+        ("NAMESPACE", "default"),
+        ("FOLDER", "folder"),
+    ];
     let mut command = sidecar(&desk, &[]);
     command.env("KUBECONFIG", kubeconfig).envs(variables);
     let sidecar = Sidecar::start(command);
