@@ -12,7 +12,7 @@ use larder_apiserver::{ApiError, ApiKind, ApiServer, Applied};
 use larder_objects::manifest::{HiddenObjects, RawObject};
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::yield_now, time::sleep};
-use tracing::{debug, field::display, info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     directory::{ManifestDiff, ManifestDir, ObjectId, OpenError},
