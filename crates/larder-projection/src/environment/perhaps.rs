@@ -95,8 +95,8 @@ impl<'a> Builder<'a> {
             Variable {
                 value,
                 origin,
-                secret,
                 fallback,
+                secret,
             },
         )
     }
