@@ -5,9 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use larder_objects::manifest::{Loader, Manifest, ManifestError, Problem};
+use larder_objects::{
+    Kind,
+    manifest::{Loader, Manifest, ManifestError, Problem},
+};
 use larder_projection::{
-    Inputs, Needs, NodeFacts, RuntimeFeatures, ServiceFacts, Unavailable, containers, environment,
+    Inputs, Need, NodeFacts, RuntimeFeatures, ServiceFacts, Unavailable, containers, environment,
     fs_group, memory_limit, mounts, nested_mount_points, pod_volumes, project,
 };
 
@@ -43,14 +46,17 @@ pub fn run(input: &[u8]) -> Option<()> {
     found.services = Some(services.into());
     for pod in &pods {
         let mut inputs = found.clone();
-        let needs = Needs::of_pod(pod);
-        for name in needs.config_maps {
-            let entry = inputs.config_maps.entry(name.to_owned());
-            entry.or_insert(Err(Unavailable::NotFound));
-        }
-        for name in needs.secrets {
-            let entry = inputs.secrets.entry(name.to_owned());
-            entry.or_insert(Err(Unavailable::NotFound));
+        for need in Need::of_pod(pod) {
+            let missing = Err(Unavailable::NotFound);
+            match need {
+                Need::Object(Kind::ConfigMap, name) => {
+                    drop(inputs.config_maps.entry(name.into()).or_insert(missing));
+                }
+                Need::Object(Kind::Secret, name) => {
+                    drop(inputs.secrets.entry(name.into()).or_insert(missing));
+                }
+                _ => {}
+            }
         }
         let _ = fs_group(pod);
         let _ = nested_mount_points(pod);

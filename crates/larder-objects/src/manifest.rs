@@ -46,6 +46,7 @@ mod hidden;
 mod json;
 mod kind;
 mod makers;
+mod misplaced;
 mod normalize;
 mod raw;
 mod read;

@@ -8,9 +8,11 @@ use super::{
     Document, MadeObject, Manifest, Origin, Problem, RawObject, SetFields, Workload, controllers,
     custom,
     kind::ObjectKind,
-    makers, normalize,
+    makers,
+    misplaced::{merge, misplaced},
+    normalize,
     typed::{decode, wrong_type},
-    unknown::{UnknownField, merge, misplaced, unknown_keys},
+    unknown::{UnknownField, unknown_keys},
 };
 use crate::{
     Kind, ObjectKey, defaults,
