@@ -47,13 +47,15 @@ pub fn run(input: &[u8]) -> Option<()> {
     for pod in &pods {
         let mut inputs = found.clone();
         for need in Need::of_pod(pod) {
-            let missing = Err(Unavailable::NotFound);
+            let missing = Unavailable::NotFound;
             match need {
                 Need::Object(Kind::ConfigMap, name) => {
-                    drop(inputs.config_maps.entry(name.into()).or_insert(missing));
+                    let entry = inputs.config_maps.entry(name.into());
+                    entry.or_insert(Err(missing));
                 }
                 Need::Object(Kind::Secret, name) => {
-                    drop(inputs.secrets.entry(name.into()).or_insert(missing));
+                    let entry = inputs.secrets.entry(name.into());
+                    entry.or_insert(Err(missing));
                 }
                 _ => {}
             }

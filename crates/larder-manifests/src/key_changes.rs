@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn many_keys_are_counted() {
         let keys = (0..13).map(|index| (format!("k{index:02}"), json!("v")));
-        let after = json!({"data": serde_json::Map::from_iter(keys)});
+        let after = json!({"data": keys.collect::<serde_json::Map<_, _>>()});
         let text = KeyChanges::between(&json!({}), &after).to_string();
         assert!(text.ends_with("k09 (added) and 3 more"), "{text}");
     }

@@ -85,7 +85,7 @@ async fn a_root_directory_that_was_moved_is_reported_until_it_is_back() {
         root.display()
     );
     assert_eq!(healthz(&node).await, (503, format!("{why}\n")));
-    assert_eq!(node.status().problems, [why.clone()]);
+    assert_eq!(node.status().problems, std::slice::from_ref(&why));
     let pod = node.pod("web").unwrap();
     let volume = node.volume("web", "cfg").unwrap();
     for delivery in [pod.delivery, volume.delivery] {

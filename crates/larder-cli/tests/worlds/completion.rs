@@ -275,7 +275,9 @@ fn stated_keys(value: &Value, stated: &mut BTreeSet<(String, String)>) {
         Value::Object(fields) => fields.values().collect(),
         _ => return,
     };
-    parts.iter().for_each(|part| stated_keys(part, stated));
+    for part in parts {
+        stated_keys(part, stated);
+    }
     let name = value["name"].as_str().or(value["secretName"].as_str());
     let items = value["items"].as_array().into_iter().flatten();
     let keys = items.chain([value]).filter_map(|one| one["key"].as_str());
@@ -367,7 +369,7 @@ impl Completion {
     /// This completion, with another value; `None` if the slot cannot have it.
     pub(super) fn with(&self, slot: &Slot, value: &str) -> Option<Self> {
         let mut changed = self.clone();
-        *changed.values.get_mut(slot)? = value.to_owned();
+        value.clone_into(changed.values.get_mut(slot)?);
         (slot.takes(value) && changed != *self).then_some(changed)
     }
 

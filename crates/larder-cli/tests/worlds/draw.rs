@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::world::{
-    ACCOUNTS, CERTIFICATE_KEYS, Data, Listing, OBJECTS, ServiceListing, Side, Versions,
-    WorkloadKind,
+    ACCOUNTS, AccountListing, CERTIFICATE_KEYS, Data, Listing, OBJECTS, ServiceListing, Side,
+    Versions, WorkloadKind,
 };
 
 pub(super) const KEYS: [&str; 3] = ["A", "B", "LEVEL"];
@@ -102,8 +102,14 @@ impl Draw {
         }
     }
 
-    fn account(&mut self) -> Option<Option<bool>> {
-        self.one_of(&[None, None, Some(None), Some(Some(true)), Some(Some(false))])
+    fn account(&mut self) -> AccountListing {
+        self.one_of(&[
+            AccountListing::Outside,
+            AccountListing::Outside,
+            AccountListing::Silent,
+            AccountListing::Mounts(true),
+            AccountListing::Mounts(false),
+        ])
     }
 
     fn kind(&mut self) -> WorkloadKind {
@@ -295,7 +301,7 @@ impl Draw {
     fn volume(&mut self, number: usize) -> Value {
         let (mut volume, field) = match self.number(6) {
             0 | 1 => {
-                let sources: Vec<_> = (0..self.number(3) + 1)
+                let sources: Vec<_> = (0..=self.number(3))
                     .map(|_| self.projected_source())
                     .collect();
                 (

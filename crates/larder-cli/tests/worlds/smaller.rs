@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::world::{Listing, OBJECTS, ServiceListing, Side, World};
+use super::world::{AccountListing, Listing, OBJECTS, ServiceListing, Side, World};
 
 /// The worlds that lack one thing.
 pub(super) fn smaller(world: &World) -> Vec<World> {
@@ -29,7 +29,7 @@ pub(super) fn smaller(world: &World) -> Vec<World> {
         add(&|side| side.objects[object] = Listing::Outside);
     }
     add(&|side| side.service = ServiceListing::Outside);
-    add(&|side| side.accounts = [None, None]);
+    add(&|side| side.accounts = [AccountListing::Outside; 2]);
     add(&|side| side.has_bundle = false);
     for field in [
         "serviceAccountName",
@@ -39,19 +39,13 @@ pub(super) fn smaller(world: &World) -> Vec<World> {
         add(&|side| drop(side.pod.as_object_mut().map(|pod| pod.remove(field))));
     }
     add(&|side| {
-        drop(
-            side.metadata
-                .as_object_mut()
-                .map(|all| all.remove("annotations")),
-        )
+        let metadata = side.metadata.as_object_mut();
+        drop(metadata.map(|all| all.remove("annotations")));
     });
     for container in 0..2 {
         add(&|side| {
-            drop(
-                side.pod["containers"][container]
-                    .as_object_mut()
-                    .map(|all| all.remove("resources")),
-            )
+            let container = side.pod["containers"][container].as_object_mut();
+            drop(container.map(|all| all.remove("resources")));
         });
         for part in ["env", "envFrom", "volumeMounts"] {
             for place in 0..4 {

@@ -281,9 +281,8 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion) -> Inpu
     inputs.trust_bundles = TrustBundles::Synced(bundle.into_iter().collect());
     let keys = super::draw::KEYS.into_iter();
     let lines = keys.filter_map(|key| Some((key, completion.fact(Fact::Written(key))?)));
-    let lines: String = lines
-        .map(|(key, value)| format!("{key}='{value}'\n"))
-        .collect();
+    let lines = lines.map(|(key, value)| format!("{key}='{value}'\n"));
+    let lines = lines.collect::<Vec<_>>().concat();
     let file = EnvFileRef {
         volume: "files".to_owned(),
         path: "e.env".to_owned(),
@@ -364,7 +363,7 @@ impl RunningPod<'_> {
         for mount in &table {
             let part = mount.sub_path.as_deref().unwrap_or_default().to_owned();
             if let Some(projection) = projections.get(&*mount.volume.name) {
-                for (path, file) in projection.payload.iter() {
+                for (path, file) in &projection.payload {
                     let below = match &*part {
                         "" => Some(path.as_str()),
                         part => path
@@ -405,7 +404,7 @@ impl RunningPod<'_> {
         let spec = self.pod.spec.as_ref()?;
         let account = spec.service_account_name.as_deref()?;
         let place = ACCOUNTS.iter().position(|one| *one == account);
-        let of_account = place.and_then(|place| self.side.accounts[place]?);
+        let of_account = place.and_then(|place| self.side.accounts[place].mounts_token());
         let mounts = spec.automount_service_account_token.or(of_account);
         (mounts != Some(false)).then_some(account)
     }

@@ -71,13 +71,21 @@ pub(super) enum WorkloadKind {
     CronJob,
 }
 
+/// Whether an account has a document, and what that says of mounting tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AccountListing {
+    Outside,
+    Silent,
+    Mounts(bool),
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Side {
     /// In the order of [`OBJECTS`].
     pub(super) objects: Vec<Listing>,
     pub(super) service: ServiceListing,
-    /// Of each account that has a document, whether it says that tokens are mounted.
-    pub(super) accounts: [Option<Option<bool>>; 2],
+    /// In the order of [`ACCOUNTS`].
+    pub(super) accounts: [AccountListing; 2],
     /// Whether there is a document of the ClusterTrustBundle `ca`.
     pub(super) has_bundle: bool,
     pub(super) kind: WorkloadKind,
@@ -117,7 +125,7 @@ impl Side {
         let objects = OBJECTS.iter().zip(&self.objects);
         let objects = objects.filter_map(|((kind, name), listing)| listing.document(kind, name));
         let accounts = ACCOUNTS.iter().zip(&self.accounts);
-        let accounts = accounts.filter_map(|(name, says)| Some(account(name, (*says)?)));
+        let accounts = accounts.filter_map(|(name, listing)| listing.document(name));
         let documents = objects.chain(accounts).chain(self.service.document());
         let documents = documents.chain(self.has_bundle.then(bundle));
         let documents = documents.chain([self.workload()]);
@@ -230,14 +238,26 @@ impl ServiceListing {
     }
 }
 
-fn account(name: &str, mounts_token: Option<bool>) -> Value {
-    let mut account = json!({
-        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "ns"},
-    });
-    if let Some(mounts) = mounts_token {
-        account["automountServiceAccountToken"] = mounts.into();
+impl AccountListing {
+    fn document(self, name: &str) -> Option<Value> {
+        let mut account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "ns"},
+        });
+        match self {
+            Self::Outside => return None,
+            Self::Silent => {}
+            Self::Mounts(mounts) => account["automountServiceAccountToken"] = mounts.into(),
+        }
+        Some(account)
     }
-    account
+
+    /// What it says of mounting tokens.
+    pub(super) fn mounts_token(self) -> Option<bool> {
+        match self {
+            Self::Outside | Self::Silent => None,
+            Self::Mounts(mounts) => Some(mounts),
+        }
+    }
 }
 
 /// The document of the ClusterTrustBundle `ca`.

@@ -220,9 +220,8 @@ fn action_comments_what_changes_in_each_overlay() {
 fn comment_of_many_large_overlays_fits() {
     let checkout = Checkout::new();
     let object = |overlay: usize, value: &str| {
-        let lines: String = (0..120)
-            .map(|line| format!("    {line} {value} {}\n", "x".repeat(90)))
-            .collect();
+        let line = |line| format!("    {line} {value} {}\n", "x".repeat(90));
+        let lines = (0..120).map(line).collect::<Vec<_>>().concat();
         let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]\n  volumes: [{name: v, configMap: {name: big}}]\n";
         format!(
             "# {overlay}\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: big}}\ndata:\n  k: |\n{lines}{pod}"
