@@ -155,7 +155,7 @@ pub(crate) type SharedIntake = Arc<Mutex<Intake>>;
 
 impl Intake {
     pub(crate) fn new(sink: impl Sink + 'static, metrics: &Metrics) -> SharedIntake {
-        metrics.objects.clear();
+        metrics.no_objects();
         Arc::new(Mutex::new(Self {
             sink: Box::new(sink),
             versions: BTreeMap::new(),

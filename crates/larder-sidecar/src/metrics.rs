@@ -19,6 +19,9 @@ use prometheus_client::{
 type WebhookLabels = Vec<(&'static str, String)>;
 type Seconds = Gauge<f64, AtomicU64>;
 
+/// What a sidecar follows.
+const KINDS: [Kind; 2] = [Kind::ConfigMap, Kind::Secret];
+
 /// The metrics of a sidecar, under the prefix `larder_sidecar`. Clones are one.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
@@ -26,7 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) collisions: Gauge,
     pub(crate) proof_age: Seconds,
     pub(crate) delivery: Histogram,
-    pub(crate) objects: Family<Labels<1>, Gauge>,
+    objects: Family<Labels<1>, Gauge>,
     writes: Family<Labels<1>, Counter>,
     url_fetches: Family<Labels<1>, Counter>,
     pub(crate) on_change: RoundMetrics,
@@ -35,7 +38,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let on_change = RoundMetrics::register(registry);
-        let kinds = label("kind", [Kind::ConfigMap.as_str(), Kind::Secret.as_str()]);
+        let kinds = label("kind", KINDS.map(Kind::as_str));
         let writes = ["written", "unchanged", "removed", "failed", "refused"];
         let writes = label("outcome", writes);
         let fetches = label("outcome", ["succeeded", "unchanged", "failed"]);
@@ -62,6 +65,13 @@ impl Metrics {
                 fetches,
             ),
             on_change,
+        }
+    }
+
+    /// None is followed yet.
+    pub(crate) fn no_objects(&self) {
+        for labels in label("kind", KINDS.map(Kind::as_str)) {
+            self.objects.get_or_create(&labels).set(0);
         }
     }
 

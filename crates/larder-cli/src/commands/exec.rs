@@ -26,10 +26,14 @@ use crate::{
 };
 
 pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
+    // A reader that stops must not stop the command. While an API server is asked, the threads that write would begin,
+    // too soon for the sandbox.
+    if args.kubeconfig.is_none() {
+        larder_console::hold(Format::Text);
+    }
     let origin = Arc::new(Origin::new(args)?);
     let seen = origin.stamps();
     let (target, _) = origin.read()?;
-    // A reader that stops must not stop the command.
     larder_console::hold(Format::Text);
     let hooks = origin.args.on_change.hooks(&target.outline());
     let hooks = hooks.map_err(Failure::unreadable)?;

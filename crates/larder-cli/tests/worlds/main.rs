@@ -64,7 +64,7 @@ fn every_answer_holds_for_each_completion() {
         text.map_or(default, |text| text.parse::<u64>().unwrap())
     };
     let first = number("LARDER_WORLD_SEED", 0);
-    let count = number("LARDER_WORLDS", 10);
+    let count = number("LARDER_WORLDS", 20);
     let (mut faults, mut seen) = (Vec::new(), BTreeMap::<String, usize>::new());
     for seed in first..first + count {
         let world = World::new(seed);

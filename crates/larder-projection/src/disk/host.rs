@@ -254,7 +254,8 @@ impl VolumeHost {
     }
 
     /// Tears down all volumes of a pod and removes all else that is larder's: environments, markers, and `emptyDir` volumes
-    /// unless a kubelet runs the pod. The link by name is [`Self::unlink_pod`]'s: on a node with ten thousand pods, the end of one must not search them all.
+    /// unless a kubelet runs the pod. The link by name is [`Self::unlink_pod`]'s: on a node with ten thousand pods, the
+    /// end of one must not search them all.
     ///
     /// The directory of the pod goes if nothing of others is left in it, such as volumes of other types.
     ///

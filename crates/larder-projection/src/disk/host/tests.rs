@@ -346,9 +346,7 @@ fn foreign_files_in_the_directory_of_a_pod_stay() {
     let host = VolumeHost::open_without_mounts(root.path()).unwrap();
     host.set_up(&config("cfg"), &files([("a", "1")]), noon())
         .unwrap();
-    let foreign = root
-        .path()
-        .join("pods/u1/volumes/kubernetes.io~empty-dir/cache");
+    let foreign = root.path().join("pods/u1/volumes/kubernetes.io~csi/v");
     fs::create_dir_all(&foreign).unwrap();
     fs::write(foreign.join("precious"), "1").unwrap();
     host.remove_pod("u1").unwrap();
@@ -356,11 +354,28 @@ fn foreign_files_in_the_directory_of_a_pod_stay() {
         pods/ 0711
         pods/u1/ 0750
         pods/u1/volumes/ 0750
-        pods/u1/volumes/kubernetes.io~empty-dir/ 0755
-        pods/u1/volumes/kubernetes.io~empty-dir/cache/ 0755
-        pods/u1/volumes/kubernetes.io~empty-dir/cache/precious 0644 "1"
+        pods/u1/volumes/kubernetes.io~csi/ 0755
+        pods/u1/volumes/kubernetes.io~csi/v/ 0755
+        pods/u1/volumes/kubernetes.io~csi/v/precious 0644 "1"
     "#]]
     .assert_eq(&show(root.path()));
+}
+
+#[test]
+fn empty_dirs_go_with_their_pod_unless_a_kubelet_runs_it() {
+    for (marker, stays) in [("none", false), ("etc-hosts", true)] {
+        let root = TempDir::new().unwrap();
+        let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+        host.set_up(&config("cfg"), &files([("a", "1")]), noon())
+            .unwrap();
+        let pod = root.path().join("pods/u1");
+        let file = pod.join("volumes/kubernetes.io~empty-dir/cache/file");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "1").unwrap();
+        fs::write(pod.join(marker), "").unwrap();
+        host.remove_pod("u1").unwrap();
+        assert_eq!(file.exists(), stays, "{marker}");
+    }
 }
 
 #[test]
