@@ -1,7 +1,8 @@
 //! Differences as Markdown, for a comment on a change.
 //!
 //! Invariants:
-//! 1. The title is escaped. Names and values are inside code, and cannot leave it: a fence is longer than each run of backticks in it.
+//! 1. The title is escaped. Names and values are inside code, and cannot leave it: a fence is longer than each run of
+//!    backticks in it.
 //! 2. The text is bounded, because a comment is: what is left out is counted.
 
 use std::io::{self, Write};
@@ -15,6 +16,8 @@ use super::{
 };
 use crate::output::{count, escaped};
 
+/// Head of the table.
+const HEADER: &str = "| pod | container | verdict |\n| --- | --- | --- |\n";
 /// Longest line about what is not known.
 const MAX_NOTE_BYTES: usize = 300;
 /// Longest title.
@@ -42,7 +45,7 @@ pub(super) fn write(
         return write_notes(out, &notes, most_notes);
     }
     writeln!(out, "**{}**\n\n{sides}\n", summary(comparison))?;
-    let mut rows = String::from("| pod | container | verdict |\n| --- | --- | --- |\n");
+    let mut rows = HEADER.to_owned();
     let mut not_shown = 0;
     for pod in pods(comparison) {
         let row = row(pod);
@@ -53,7 +56,10 @@ pub(super) fn write(
         }
     }
     let mut room = most.saturating_sub(rows.len());
-    out.write_all(rows.as_bytes())?;
+    // Objects that no pod references have no row.
+    if rows.len() > HEADER.len() {
+        out.write_all(rows.as_bytes())?;
+    }
     if not_shown > 0 {
         let pods = count(not_shown, "pod");
         writeln!(
