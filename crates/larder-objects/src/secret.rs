@@ -56,6 +56,20 @@ impl SecretBytes {
     }
 }
 
+/// Whatever a `Vec<u8>` is made from: text, bytes, arrays. What is borrowed is copied, and stays with its owner.
+///
+/// ```
+/// use larder_objects::{Data, SecretBytes};
+///
+/// let data: Data<SecretBytes> = [("user", "admin".into()), ("token", b"\0\x01".into())].into();
+/// assert_eq!(&*data["user"], b"admin");
+/// ```
+impl<T: Into<Vec<u8>>> From<T> for SecretBytes {
+    fn from(bytes: T) -> Self {
+        Self(bytes.into())
+    }
+}
+
 impl Deref for SecretBytes {
     type Target = [u8];
 
