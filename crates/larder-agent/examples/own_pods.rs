@@ -1,5 +1,5 @@
 //! Pods of one's own source, as a virtual kubelet has them: their objects come from the API server through the
-//! managers, their volumes go to disk. No agent runs.
+//! managers, their volumes go to disk. What is missing fails as in the kubelet. No agent runs.
 //!
 //! ```sh
 //! cargo run -p larder-agent --example own_pods
@@ -10,7 +10,7 @@
 //! jiff = "0.2"
 //! k8s-openapi = { version = "0.29", features = ["v1_37"] }
 //! kube = { version = "5", default-features = false, features = ["client"] }
-//! larder = { path = "larder/crates/larder", features = ["latest"] }
+//! larder = { path = "larder/crates/larder", features = ["latest", "projection"] }
 //! larder-apiserver = { path = "larder/crates/larder-apiserver" }
 //! larder-objects = { path = "larder/crates/larder-objects" }
 //! larder-projection = { path = "larder/crates/larder-projection" }
@@ -29,7 +29,7 @@ use larder::ConfigMapManager;
 use larder_apiserver::{ApiServer, Options};
 use larder_objects::references;
 use larder_projection::{
-    Inputs, VolumeKind, containers,
+    Inputs, Unavailable, VolumeKind, containers,
     disk::{PodVolume, VolumeHost},
     environment, project,
 };
@@ -47,7 +47,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "metadata": {"namespace": "default", "name": "web", "uid": "1"},
         "spec": {
             "enableServiceLinks": false,
-            "containers": [{"name": "web", "envFrom": [{"configMapRef": {"name": "app"}}]}],
+            "containers": [
+                {"name": "web", "envFrom": [{"configMapRef": {"name": "app"}}]},
+                {"name": "old", "envFrom": [{"configMapRef": {"name": "gone"}}]},
+            ],
             "volumes": [{"name": "config", "configMap": {"name": "app", "defaultMode": 0o644}}],
         },
     }))?;
@@ -59,17 +62,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ..Inputs::default()
     };
     for name in references::config_maps(&pod) {
-        let object = registered.get(&name).await?;
-        inputs.config_maps.insert(name.to_string(), Ok(object));
+        // An object that is not there is an input, too: only the projection knows who can do without it.
+        let object = registered.get(&name).await.map_err(Unavailable::from);
+        inputs.config_maps.insert(name.to_string(), object);
     }
 
     for container in containers(&pod) {
-        for (name, variable) in environment(&pod, container, &inputs)?.iter() {
-            println!(
-                "{}: {name}={}",
-                container.name,
-                String::from_utf8_lossy(&variable.value)
-            );
+        match environment(&pod, container, &inputs) {
+            Ok(variables) => {
+                for (name, variable) in variables.iter() {
+                    let value = String::from_utf8_lossy(&variable.value);
+                    println!("{}: {name}={value}", container.name);
+                }
+            }
+            // The reason of `CreateContainerConfigError`: configmap "gone" not found.
+            Err(error) => println!("{}: cannot start: {error}", container.name),
         }
     }
     let root = tempfile::tempdir()?;

@@ -71,6 +71,7 @@
 //! | `transport` | yes | [`transport`]: thousands of watches over a few HTTP/2 connections, as a [`kube::Client`] |
 //! | `rustls-tls` | yes | TLS for the clients that [`kube`] makes itself |
 //! | `metrics` | yes | [`ManagerMetrics`] for Prometheus |
+//! | `projection` | no | [`Error`] as `Unavailable` of `larder-projection`, so that failed reads are inputs like others |
 //! | `latest` | no | the newest Kubernetes version that [`k8s_openapi`] knows |
 //!
 //! # The rest
@@ -82,6 +83,8 @@ mod config;
 mod error;
 mod manager;
 mod metrics;
+#[cfg(feature = "projection")]
+mod projection;
 mod registration;
 mod status;
 mod store;

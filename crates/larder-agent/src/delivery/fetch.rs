@@ -39,7 +39,7 @@ pub(crate) async fn fetch(
 ) -> (Need, Fetched) {
     let unavailable = |error: larder::Error, kind: Kind, name: &SmolStr| {
         let key = ObjectKey::new(plan.key.namespace.clone(), name.clone());
-        unavailable(&error, &inputs.cluster.borrow().hidden, kind, &key)
+        unavailable(error, &inputs.cluster.borrow().hidden, kind, &key)
     };
     let expired = |kind, stale: Option<Timestamp>| {
         let max_ages = *inputs.max_ages.lock();
@@ -94,20 +94,17 @@ async fn wait(inputs: &NodeInputs, is_known: impl FnMut(&ClusterState) -> bool) 
 
 /// The API server cannot prove that an object does not exist that a rejected manifest may hold, not even an optional one.
 fn unavailable(
-    error: &larder::Error,
+    error: larder::Error,
     hidden: &HiddenObjects,
     kind: Kind,
     key: &ObjectKey,
 ) -> Unavailable {
-    if !error.is_not_found() {
-        Unavailable::failed(chain(error))
-    } else if hidden.may_hold(kind.as_str(), key) {
-        Unavailable::failed(format!(
-            "{}, or is in a manifest that cannot be read",
-            chain(error)
-        ))
-    } else {
-        Unavailable::NotFound
+    let text = chain(&error);
+    match Unavailable::from(error) {
+        Unavailable::NotFound if hidden.may_hold(kind.as_str(), key) => {
+            Unavailable::failed(format!("{text}, or is in a manifest that cannot be read"))
+        }
+        unavailable => unavailable,
     }
 }
 
