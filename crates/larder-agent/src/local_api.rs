@@ -19,6 +19,7 @@
 //! 3. The socket serves only root and the agent's own user, enforced by its mode and by the credentials of each peer.
 
 mod documents;
+mod problem;
 mod program;
 mod starting;
 mod v1;
@@ -28,7 +29,7 @@ use std::{io, sync::Arc, time::Duration};
 
 pub use axum::Router;
 use axum::{
-    extract::{DefaultBodyLimit, Path, State},
+    extract::{DefaultBodyLimit, Path, State, rejection::PathRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -40,7 +41,10 @@ use serde::Serialize;
 use tokio::{net::UnixStream, sync::Semaphore};
 use tracing::{debug, info};
 
-use self::documents::{Documents, budget};
+use self::{
+    documents::{Documents, budget},
+    problem::Problem,
+};
 pub use self::{
     program::{LogControl, Program, Projector},
     starting::StartingApi,
@@ -143,19 +147,21 @@ fn documents(
 
 async fn pod(
     State(agent): State<AgentHandle>,
-    Path((namespace, name)): Path<(String, String)>,
-) -> impl IntoResponse {
+    path: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Response, Problem> {
+    let Path((namespace, name)) =
+        path.map_err(|error| Problem::new(error.status(), error.body_text()))?;
     match agent.served_pod(&namespace, &name) {
         // It may hold credentials.
-        Some(pod) => json(exact_json(&pod).expect(WRITABLE)),
+        Some(pod) => Ok(json(exact_json(&pod).expect(WRITABLE))),
         None => match agent.status_of_named(&namespace, &name) {
             // Of an earlier start, while not every manifest can be read.
             Some(Delivery { phase, reason, .. }) => {
                 let phase = phase.as_str();
-                let text = format!("the pod is {phase}, its specification unknown: {reason}\n");
-                (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+                let text = format!("the pod is {phase}, its specification unknown: {reason}");
+                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text))
             }
-            None => (StatusCode::NOT_FOUND, "no such pod\n").into_response(),
+            None => Err(Problem::new(StatusCode::NOT_FOUND, "no such pod")),
         },
     }
 }

@@ -6,7 +6,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use axum::{
     Router,
     body::{Body, to_bytes},
-    extract::{Query, State},
+    extract::{Query, State, rejection::QueryRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{json, program::Program, written};
+use super::{json, problem::Problem, program::Program, written};
 use crate::{agent::AgentHandle, delivery::journal::JournalEntry, status::PodStatus};
 
 /// Largest body of a projection: a full node's manifests are a tenth of it.
@@ -93,12 +93,13 @@ pub(super) enum ChangeLine<'a> {
 
 async fn changes(
     State((agent, shutdown)): State<(AgentHandle, CancellationToken)>,
-    Query(query): Query<Since>,
-) -> Response {
+    query: Result<Query<Since>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(query) = query.map_err(|error| Problem::new(error.status(), error.body_text()))?;
     let since = query.since.unwrap_or_else(|| agent.journal().newest());
     if agent.journal().since(since).is_none() {
-        let text = "changes after this number are no longer known: list the pods again\n";
-        return (StatusCode::GONE, text).into_response();
+        let text = "changes after this number are no longer known: list the pods again";
+        return Err(Problem::new(StatusCode::GONE, text));
     }
     let newest = agent.journal().subscribe();
     let end = query
@@ -117,7 +118,7 @@ async fn changes(
         Some((Ok::<_, Infallible>(text), position))
     });
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-    (kind, Body::from_stream(lines)).into_response()
+    Ok((kind, Body::from_stream(lines)).into_response())
 }
 
 /// The place of a client in the stream.
@@ -197,16 +198,15 @@ fn line(change: &ChangeLine<'_>) -> String {
 async fn project(
     State((program, slots)): State<(Program, Arc<Semaphore>)>,
     body: Body,
-) -> Result<impl IntoResponse, (StatusCode, String)> {
-    let refused = |status, text: &str| (status, text.to_owned());
+) -> Result<impl IntoResponse, Problem> {
     let body = timeout(BODY_TIMEOUT, to_bytes(body, MAX_MANIFEST_BYTES)).await;
-    let late = "the body did not arrive in time\n";
-    let body = body.map_err(|_| refused(StatusCode::REQUEST_TIMEOUT, late))?;
-    let long = "the body is too large, or was cut\n";
-    let body = body.map_err(|_| refused(StatusCode::PAYLOAD_TOO_LARGE, long))?;
-    let none = "this program computes no projections\n";
+    let late = "the body did not arrive in time";
+    let body = body.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, late))?;
+    let long = "the body is too large, or was cut";
+    let body = body.map_err(|_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, long))?;
+    let none = "this program computes no projections";
     let projector = program.projector;
-    let projector = projector.ok_or_else(|| refused(StatusCode::NOT_FOUND, none))?;
+    let projector = projector.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, none))?;
     let _slot = slots.acquire().await.expect("it is never closed");
     let projected = blocking(move || {
         let projected = projector(&body);
@@ -216,7 +216,7 @@ async fn project(
     });
     match projected.await {
         Ok(json) => Ok(([(header::CONTENT_TYPE, "application/json")], json)),
-        Err(problem) => Err((StatusCode::UNPROCESSABLE_ENTITY, problem + "\n")),
+        Err(text) => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text)),
     }
 }
 

@@ -18,6 +18,7 @@ use larder_agent::root_dir;
 use larder_files::ownership;
 use rustix::net::sockopt::socket_peercred;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::root_dir::{TrustedDir, trusted_users};
@@ -85,8 +86,7 @@ impl AgentClient {
             "200" => {}
             "404" => return Ok(None),
             _ => {
-                let why = String::from_utf8_lossy(&body);
-                let why = because(why.trim());
+                let why = because(&reason(&body));
                 bail!("the agent answered with status {status}, expected 200{why}")
             }
         }
@@ -188,6 +188,16 @@ impl AgentClient {
         }
         Ok(stream)
     }
+}
+
+/// Why the agent has no document: the error of its API, or the text of a page.
+fn reason(body: &[u8]) -> String {
+    let document = serde_json::from_slice::<Value>(body);
+    let error = document.as_ref().ok().and_then(|all| all["error"].as_str());
+    error.map_or_else(
+        || String::from_utf8_lossy(body).trim().to_owned(),
+        str::to_owned,
+    )
 }
 
 /// Adds the advice for errors of the system; other errors explain themselves.

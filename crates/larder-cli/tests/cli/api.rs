@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, net::UnixListener, process::CommandExt as _},
     path::Path,
     process::{Command, Stdio},
@@ -113,8 +113,16 @@ fn answers_fit_their_description() {
     let path = served["status"]["volumes"][0]["path"].as_str().unwrap();
     assert_eq!(fs::read_to_string(Path::new(path).join("a")).unwrap(), "1");
     assert_eq!(get(&desk, "/v1/openapi.json"), description());
-    let (status, _) = ask(&desk, "GET /v1/pods/default/none HTTP/1.0\r\n\r\n");
-    assert_eq!(status, "404");
+    for (path, expected) in [
+        ("/v1/pods/default/none", "404"),
+        ("/v1/pods/default/%ff", "400"),
+        ("/v1/changes?since=x", "400"),
+        ("/v1/changes?since=0", "410"),
+    ] {
+        let (status, body) = ask(&desk, &format!("GET {path} HTTP/1.0\r\n\r\n"));
+        assert_eq!(status, expected, "{path}: {body}");
+        check(&serde_json::from_str(&body).unwrap(), "Problem");
+    }
 }
 
 #[test]
@@ -298,6 +306,7 @@ fn projection_needs_nothing_of_the_agent() {
     for body in ["", "kind: [", "\u{0}"] {
         let (status, text) = post(&desk, body);
         assert_eq!(status, "422", "{body:?}: {text}");
+        check(&serde_json::from_str(&text).unwrap(), "Problem");
     }
 }
 
@@ -332,6 +341,65 @@ fn provider(root_dir: &Path) -> Command {
     let mut command = Command::new("python3");
     command.arg(provider).arg(root_dir);
     command
+}
+
+/// The block of Python in `docs/api.md` below the heading.
+fn documented_python(heading: &str) -> String {
+    let page = include_str!("../../../../docs/api.md");
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+    let (_, code) = section.split_once("```python\n").unwrap();
+    code.split_once("```").unwrap().0.to_owned()
+}
+
+/// What the documented example prints to standard output and standard error, about the agent of `desk`.
+fn run_documented(desk: &Desk, heading: &str, modules: &Path) -> (String, String) {
+    let example = desk.path().join("example.py");
+    fs::write(&example, documented_python(heading)).unwrap();
+    let output = Command::new("python3")
+        .arg(example)
+        .arg(desk.path().join("root"))
+        .env("PYTHONPATH", modules)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn documented_example_in_python_runs() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python-provider");
+    let (output, errors) = run_documented(&desk, "From Python", &modules);
+    let lines: Vec<_> = output.lines().collect();
+    assert_eq!(lines[..2], ["default web Delivered", "1"], "{errors}");
+    assert_eq!(errors, "/v1/pods/default/none: no such pod\n");
+}
+
+/// Where `openapi-python-client` is installed, with its httpx in the same environment.
+#[test]
+fn documented_example_of_a_generated_client_runs() {
+    let desk = desk();
+    let description = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+    let generated = Command::new("openapi-python-client")
+        .args(["generate", "--path"])
+        .arg(description)
+        .current_dir(desk.path())
+        .output();
+    let Ok(generated) = generated else {
+        // Straight to the stream, which no test runner holds back.
+        let _ = io::stderr().write_all(b"SKIPPED: openapi-python-client is not installed\n");
+        return;
+    };
+    assert!(generated.status.success(), "{generated:?}");
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let modules = desk.path().join("larder-agent-client");
+    let (output, errors) = run_documented(&desk, "Generated clients", &modules);
+    let lines: Vec<_> = output.lines().collect();
+    assert_eq!(lines[..2], ["no such pod", "['hello']"], "{errors}");
 }
 
 #[test]

@@ -11,7 +11,10 @@ use schemars::{Schema, generate::SchemaSettings, transform::RecursiveTransform};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    local_api::v1::{ChangeLine, PodList},
+    local_api::{
+        problem::Problem,
+        v1::{ChangeLine, PodList},
+    },
     status::ServedPod,
 };
 
@@ -54,8 +57,8 @@ fn document() -> Value {
                         "description": "Lines until the time is up, or the agent or the client ends the connection",
                         "content": {"application/x-ndjson": {"schema": reference("Change")}},
                     },
-                    "400": text("A parameter is not a number"),
-                    "410": text("Changes after this number are no longer known: list the pods again"),
+                    "400": failure("A parameter is not a number"),
+                    "410": failure("Changes after this number are no longer known: list the pods again"),
                 },
             }},
             "/v1/project": {"post": {
@@ -72,10 +75,10 @@ fn document() -> Value {
                 },
                 "responses": {
                     "200": answer("Variables and files, as printed by `larder render -o json`", "Projection"),
-                    "404": text("The program that runs the agent computes no projections"),
-                    "408": text("The body did not arrive in time"),
-                    "413": text("The body is too large"),
-                    "422": text("No manifest could be read"),
+                    "404": failure("The program that runs the agent computes no projections"),
+                    "408": failure("The body did not arrive in time"),
+                    "413": failure("The body is too large"),
+                    "422": failure("No manifest could be read"),
                 },
             }},
             "/v1/openapi.json": {"get": {
@@ -134,6 +137,7 @@ fn schemas() -> Map<String, Value> {
     let _ = generator.subschema_for::<PodList>();
     let _ = generator.subschema_for::<ServedPod>();
     let _ = generator.subschema_for::<ChangeLine<'_>>();
+    let _ = generator.subschema_for::<Problem>();
     let mut schemas = generator.take_definitions(true);
     split_changes(&mut schemas);
     schemas.extend(projection());
@@ -305,6 +309,11 @@ fn answer(about: &str, schema: &str) -> Value {
     json!({"description": about, "content": {"application/json": {"schema": reference(schema)}}})
 }
 
+/// A request without a result.
+fn failure(about: &str) -> Value {
+    answer(about, "Problem")
+}
+
 fn text(about: &str) -> Value {
     json!({"description": about, "content": {"text/plain": {"schema": {"type": "string"}}}})
 }
@@ -334,9 +343,9 @@ fn read_pod(operation: &str, summary: &str) -> Value {
             "summary": summary,
             "responses": {
                 "200": answer("The pod", "ServedPod"),
-                "400": text("The path is not UTF-8"),
-                "404": text("The agent serves no such pod"),
-                "503": text("The agent keeps the volumes of the pod, whose specification is in a manifest that cannot be read"),
+                "400": failure("The path is not UTF-8"),
+                "404": failure("The agent serves no such pod"),
+                "503": failure("The agent keeps the volumes of the pod, whose specification is in a manifest that cannot be read"),
             },
         },
     })
@@ -357,6 +366,25 @@ fn path_parameter(name: &str) -> Value {
 fn recorded_document_describes_the_types() {
     let text = serde_json::to_string_pretty(&document()).unwrap() + "\n";
     expect_file!["../openapi.json"].assert_eq(&text);
+}
+
+/// A client that is generated from the document takes a response of the type of the result for the result.
+#[test]
+fn no_failure_of_a_request_for_json_has_the_type_of_its_result() {
+    let document = document();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let of_status = |status: &str| methods["get"]["responses"][status]["content"].clone();
+        let is_json = of_status("200").get("application/json").is_some();
+        for status in ["400", "404", "410", "503"].map(of_status) {
+            if is_json && !status.is_null() {
+                assert_eq!(
+                    status["application/json"]["schema"],
+                    reference("Problem"),
+                    "{path}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
