@@ -1,4 +1,4 @@
-//! What is wrong with the annotations of a pod that larder reads: `larder run --check` says it beforehand, and reports
+//! What is wrong with the annotations of a pod or an object that larder reads: `larder run --check` says it beforehand, and reports
 //! of manifests do.
 //!
 //! Invariant: a key that is nearly one of larder's is a problem, since it would be ignored without a word.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use larder_containers::subpaths;
 use larder_kubelet::touch;
-use larder_objects::manifest::most_similar;
+use larder_objects::{ON_CHANGE_ANNOTATION, ObjectMeta, Reactions, manifest::most_similar};
 use larder_on_change::{
     PodOutline,
     parse::{self, AllowedActions, annotated_hooks},
@@ -59,6 +59,14 @@ pub fn misspelled(annotations: &BTreeMap<String, String>) -> Vec<AnnotationProbl
         Some(AnnotationProblem { key, problem })
     });
     found.collect()
+}
+
+/// What is wrong with the annotation of an object by which hooks leave it out.
+pub fn problem_of_object(object: &ObjectMeta) -> Option<AnnotationProblem> {
+    (object.on_change == Reactions::Invalid).then(|| AnnotationProblem {
+        key: ON_CHANGE_ANNOTATION.to_owned(),
+        problem: "not \"false\", so it is ignored".to_owned(),
+    })
 }
 
 fn problem_of(key: &str, value: &str) -> Option<String> {

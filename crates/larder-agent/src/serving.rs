@@ -56,6 +56,8 @@ struct DeliveredPart {
     backoff: Option<Backoff>,
     /// The time of the checkpoint's copies that its content comes from.
     stale_as_of: Option<Timestamp>,
+    /// Names of its files or variables that hooks do not react to.
+    left_out: Vec<String>,
 }
 
 /// The pod's directory apart from its parts: it contains nothing that the pod no longer has, and a link by name leads

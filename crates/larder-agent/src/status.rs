@@ -315,6 +315,9 @@ pub struct VolumeStatus {
     /// Its content is from a checkpoint of that time, and may be out of date.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stale_as_of: Option<Timestamp>,
+    /// Paths of the files that hooks do not react to, by the annotation of their object.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub left_out: Vec<String>,
     /// Beside a kubelet: time from the last change to its verified content, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub verified_in_ms: Option<u64>,
@@ -381,6 +384,9 @@ pub struct ContainerStatus {
     /// Its content is from a checkpoint of that time, and may be out of date.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stale_as_of: Option<Timestamp>,
+    /// Names of the variables that hooks do not react to, by the annotation of their object.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub left_out: Vec<String>,
     /// Beside a kubelet: what the container sees only after a restart.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub outdated: Vec<OutdatedStatus>,

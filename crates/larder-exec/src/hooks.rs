@@ -113,10 +113,13 @@ fn content(
     start: &[u8],
     (hooks, key): (&PodHooks, &DigestKey),
 ) -> anyhow::Result<Vec<(PartKey, Arc<PartContent>)>> {
-    let mut parts = Vec::new();
+    let (mut parts, left_out) = (Vec::new(), target.left_out());
     let mut add = |part, tags: Option<PartTags>| {
-        let swapped = None;
-        parts.extend(tags.map(|tags| (part, Arc::new(PartContent { tags, swapped }))));
+        let part_content = |tags: PartTags| {
+            let (tags, swapped) = (tags.leaving_out(&left_out), None);
+            Arc::new(PartContent { tags, swapped })
+        };
+        parts.extend(tags.map(|tags| (part, part_content(tags))));
     };
     for (volume, directory) in directories {
         let Some(kind) = VolumeKind::of(volume) else {
@@ -124,18 +127,30 @@ fn content(
         };
         let part = PartKey::Volume(volume.name.as_str().into(), kind);
         if hooks.selects_part(&part) {
-            let files = read_set(directory)?.into_iter();
-            let tags = PartTags::of(hooks, &part, files, key);
+            let objects = target.objects_of_files(volume);
+            let files = read_set(directory)?.into_iter().map(|(path, bytes)| {
+                let object = objects.get(&path).copied();
+                (path, (bytes, object))
+            });
+            let tags = PartTags::of_items(hooks, &part, files, |(bytes, object)| {
+                (key.tag(&bytes), object)
+            });
             add(part, tags);
         }
     }
     let part = PartKey::Environment(target.container.as_str().into());
-    let variables = target.environment()?;
-    let variables = variables.iter();
-    let variables = variables.map(|(name, variable)| (name, &*variable.value));
+    let environment = target.environment()?;
+    let objects = target.objects_of_variables(&environment);
+    let variables = environment.iter();
+    let variables = variables.map(|(name, variable)| {
+        let object = objects.get(name).copied();
+        (name, (&*variable.value, object))
+    });
     // No variable has this name.
-    let all = variables.chain([("", start)]);
-    let tags = PartTags::of(hooks, &part, all, key);
+    let all = variables.chain([("", (start, None))]);
+    let tags = PartTags::of_items(hooks, &part, all, |(bytes, object)| {
+        (key.tag(bytes), object)
+    });
     add(part, tags);
     Ok(parts)
 }
@@ -187,7 +202,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::target::{Contents, Delivered, SharedDirectory};
+    use crate::target::{Contents, Delivered, LeftOutItems, SharedDirectory};
 
     #[test]
     fn renewal_of_a_token_fires_nothing_however_its_path_is_written() {
@@ -209,6 +224,7 @@ mod tests {
                 environment: PathBuf::new(),
                 volumes: BTreeMap::new(),
                 shared: SharedDirectory::Foreign,
+                left_out: LeftOutItems::default(),
             }),
         };
         let folder = tempfile::tempdir().unwrap();

@@ -50,7 +50,10 @@ use self::{
 pub use self::{
     origin::{ExecSettings, OnExit, Origin, OriginRead},
     sandbox::{ANCHOR, STAGE, Sandbox, Stamps, exit_code, run_anchor, run_stage},
-    target::{Contents, Delivered, ExecTarget, SharedDirectory, container_called, filled, volumes},
+    target::{
+        Contents, Delivered, ExecTarget, LeftOutItems, SharedDirectory, container_called, filled,
+        volumes,
+    },
 };
 
 /// One command to run.

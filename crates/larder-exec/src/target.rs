@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, EnvVar, Pod, Volume};
 use larder_console as console;
-use larder_objects::SecretBytes;
-use larder_on_change::{ContainerRole, PodOutline};
+use larder_objects::{Kind, SecretBytes};
+use larder_on_change::{ContainerRole, LeftOut, ObjectTag, PodOutline};
 use larder_projection::{
     ContainerView, Environment, Inputs, Unknown, VolumeKind, containers, environment, pod_volumes,
     project,
@@ -45,7 +46,21 @@ pub struct Delivered {
     pub volumes: BTreeMap<String, PathBuf>,
     /// Where the commands of the pod share its emptyDir volumes.
     pub shared: SharedDirectory,
+    /// The files and variables that hooks do not react to.
+    pub left_out: LeftOutItems,
 }
+
+/// Files and variables whose objects are left out of what hooks react to, as an agent names them.
+#[derive(Debug, Default)]
+pub struct LeftOutItems {
+    /// Paths of files, by volume.
+    pub files: BTreeMap<String, Vec<String>>,
+    /// Names of variables.
+    pub variables: Vec<String>,
+}
+
+/// The objects that files or variables come from, by their names.
+pub(crate) type ObjectsByName = BTreeMap<String, ObjectTag>;
 
 /// The directory of a pod, in which its emptyDir volumes are.
 #[derive(Debug)]
@@ -175,10 +190,63 @@ impl ExecTarget {
         }
     }
 
+    /// The objects that hooks do not react to.
+    pub(crate) fn left_out(&self) -> LeftOut {
+        match &self.contents {
+            Contents::Inputs(inputs) => inputs.left_out().map(ObjectTag::of).collect(),
+            Contents::Delivered(_) => [*UNNAMED].into_iter().collect(),
+        }
+    }
+
+    /// The objects that files of a volume come from, as far as that matters to hooks.
+    pub(crate) fn objects_of_files(&self, volume: &Volume) -> ObjectsByName {
+        match &self.contents {
+            Contents::Inputs(inputs) => {
+                // Its errors are those of the refresh.
+                let projection = project(&self.pod, volume, inputs).unwrap_or_default();
+                let origins = projection.origins.iter();
+                let of_objects = origins.filter_map(|(path, origin)| {
+                    Some((path.to_string(), ObjectTag::of(origin.object()?)))
+                });
+                of_objects.collect()
+            }
+            Contents::Delivered(delivered) => unnamed(
+                delivered
+                    .left_out
+                    .files
+                    .get(&volume.name)
+                    .into_iter()
+                    .flatten(),
+            ),
+        }
+    }
+
+    /// The objects that variables come from, as far as that matters to hooks.
+    pub(crate) fn objects_of_variables(&self, environment: &Environment<'_>) -> ObjectsByName {
+        match &self.contents {
+            Contents::Inputs(_) => {
+                let variables = environment.iter();
+                let of_objects = variables.filter_map(|(name, variable)| {
+                    Some((name.to_owned(), ObjectTag::of(variable.origin.object()?)))
+                });
+                of_objects.collect()
+            }
+            Contents::Delivered(delivered) => unnamed(&delivered.left_out.variables),
+        }
+    }
+
     /// The volumes that the container mounts.
     pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
         volumes(&self.pod, self.container())
     }
+}
+
+/// Stands for every object that is left out: an agent names files and variables only.
+static UNNAMED: LazyLock<ObjectTag> = LazyLock::new(|| ObjectTag::of((Kind::ConfigMap, "")));
+
+fn unnamed<'a>(names: impl IntoIterator<Item = &'a String>) -> ObjectsByName {
+    let names = names.into_iter();
+    names.map(|name| (name.clone(), *UNNAMED)).collect()
 }
 
 /// The container called `name`.

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use larder_on_change::{Content, PartContent, PartKey, PartTags, PodHooks};
+use larder_on_change::{Content, ItemObjects, PartContent, PartKey, PartTags, PodHooks};
 use larder_pods::StoredPod;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -77,10 +77,12 @@ impl Observer {
         &self,
         part: &PartKey,
         items: impl Iterator<Item = (N, B)>,
+        objects: &ItemObjects<'_>,
     ) {
         if self.on_change.key().ends_with_agent()
             && let Some(tags) = self.tags(part, items)
         {
+            let tags = tags.from_objects(objects);
             self.on_change.announce(self.uid(), part, &tags);
         }
     }
@@ -90,12 +92,16 @@ impl Observer {
         &mut self,
         part: PartKey,
         items: impl Iterator<Item = (N, B)>,
+        objects: &ItemObjects<'_>,
         swapped: bool,
     ) {
-        if (swapped || self.delivered.get(&part).is_none())
+        let known = self.delivered.get(&part);
+        let is_known = known.is_some_and(|known| known.tags.left_out() == objects.left_out);
+        if (swapped || !is_known)
             && let Some(tags) = self.tags(&part, items)
         {
             let swapped = swapped.then(since_boot);
+            let tags = tags.from_objects(objects);
             self.parts.push((part, content(tags, swapped)));
         }
     }

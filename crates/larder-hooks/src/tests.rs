@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use allocation_counter::measure;
 use fastrand::Rng;
 use larder_containers::processes::Processes;
-use larder_on_change::{PartKey, PodHooks, parse::HookList};
+use larder_objects::Kind;
+use larder_on_change::{ItemObjects, LeftOut, ObjectTag, PartKey, PodHooks, parse::HookList};
 use larder_pods::StoredPod;
 use larder_projection::{File, Value, VolumeKind, VolumePath, disk::VolumeHost};
 use prometheus_client::registry::Registry;
@@ -74,12 +75,15 @@ fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, te
     let mut observer = on_change.observer(pod, hooks, is_new);
     let part = PartKey::Volume(name.into(), kind);
     observer.begin(std::iter::once(part.clone()));
+    let object = ObjectTag::of((Kind::ConfigMap, "app"));
+    let (left_out, of) = (LeftOut::default(), move |_: &str| Some(object));
+    let objects = ItemObjects {
+        left_out: &left_out,
+        of: &of,
+    };
     let files = payload.iter();
-    observer.add(
-        part,
-        files.map(|(path, file)| (path.as_str(), &*file.data)),
-        true,
-    );
+    let files = files.map(|(path, file)| (path.as_str(), &*file.data));
+    observer.add(part, files, &objects, true);
     observer.finish();
 }
 

@@ -27,13 +27,9 @@ pub struct SourceObject {
 impl SourceObject {
     /// The object that content of this origin comes from.
     pub fn of(origin: &Origin<'_>) -> Option<Self> {
-        match origin {
-            Origin::Key { kind, name, .. } => Some(Self {
-                kind: *kind,
-                name: SmolStr::new(name),
-            }),
-            _ => None,
-        }
+        let (kind, name) = origin.object()?;
+        let name = SmolStr::new(name);
+        Some(Self { kind, name })
     }
 }
 

@@ -28,6 +28,7 @@ pub mod pem;
 mod pod_identity;
 mod pod_phase;
 mod quantity;
+mod reactions;
 pub mod references;
 mod resources;
 mod secret;
@@ -56,6 +57,7 @@ pub use object::{DecodeError, Kind, Object, ObjectMeta, ObjectType, ResourceVers
 pub use pod_identity::PodIdentity;
 pub use pod_phase::is_terminal_phase;
 pub use quantity::{Quantity, QuantityError, canonical as canonical_quantity};
+pub use reactions::{ON_CHANGE_ANNOTATION, Reactions};
 pub use resources::qos_class;
 pub use secret::{Secret, SecretBytes};
 pub use source_kind::SourceKind;

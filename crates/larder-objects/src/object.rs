@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 
-use crate::{ObjectKey, Uid};
+use crate::{ObjectKey, Reactions, Uid};
 
 /// What the API server calls a type of objects, which live in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +170,9 @@ pub struct ObjectMeta {
     pub uid: Uid,
     /// Version of this state of the object.
     pub resource_version: ResourceVersion,
+    /// Whether hooks react to its changes.
+    #[serde(rename = "annotations")]
+    pub on_change: Reactions,
 }
 
 impl ObjectMeta {

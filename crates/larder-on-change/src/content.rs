@@ -1,6 +1,9 @@
 //! The content that the hooks of a pod select, as tags of its bytes.
 //!
 //! Content is held as keyed tags, never as bytes.
+//!
+//! Invariant: files and variables of an object that is left out are in a [`Content`] as they were before, whatever a
+//! pass brings. So they differ from no earlier content, and nothing else here knows of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,6 +16,7 @@ use smol_str::SmolStr;
 use crate::{
     changes::{Changes, VolumeChange},
     digest::{ContentDigest, ContentTag, DigestItem, DigestKey},
+    left_out::{ItemObjects, LeftOut, ObjectTag},
     part::PartKey,
     pod_hooks::{PodHook, PodHooks},
 };
@@ -25,11 +29,25 @@ struct Item {
     tag: ContentTag,
     /// Whether it is a service account token (rule F6).
     is_token: bool,
+    /// The object that it is a key of.
+    object: Option<ObjectTag>,
 }
 
-/// The tags of those files or variables of a part that hooks select; sorted by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartTags(Box<[Item]>);
+impl Item {
+    /// What stands for its name and bytes.
+    fn bytes(&self) -> (&SmolStr, ContentTag) {
+        (&self.name, self.tag)
+    }
+}
+
+/// The tags of those files or variables of a part that hooks select.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartTags {
+    /// Sorted by name.
+    items: Box<[Item]>,
+    /// The objects that are left out (rule F10).
+    left_out: LeftOut,
+}
 
 impl PartTags {
     /// Tags files by their paths, or variables by their names; `None` if none of `hooks` selects content of the part.
@@ -39,15 +57,15 @@ impl PartTags {
         items: impl Iterator<Item = (N, B)>,
         key: &DigestKey,
     ) -> Option<Self> {
-        Self::of_items(hooks, part, items, |bytes| key.tag(bytes.as_ref()))
+        Self::of_items(hooks, part, items, |bytes| (key.tag(bytes.as_ref()), None))
     }
 
-    /// As [`Self::of`], for files or variables that `tag` tags.
+    /// As [`Self::of`], for files or variables that `tag` tags, with the objects that they come from.
     pub fn of_items<N: AsRef<str>, T>(
         hooks: &PodHooks,
         part: &PartKey,
         items: impl Iterator<Item = (N, T)>,
-        tag: impl Fn(T) -> ContentTag,
+        tag: impl Fn(T) -> (ContentTag, Option<ObjectTag>),
     ) -> Option<Self> {
         if !hooks.selects_part(part) {
             return None;
@@ -55,10 +73,14 @@ impl PartTags {
         let items = items.filter_map(|(name, content)| {
             let name = name.as_ref();
             let is_token = hooks.is_token(part, name);
-            hooks.selects(part, name, is_token).then(|| Item {
-                name: SmolStr::new(name),
-                tag: tag(content),
-                is_token,
+            hooks.selects(part, name, is_token).then(|| {
+                let (tag, object) = tag(content);
+                Item {
+                    name: SmolStr::new(name),
+                    tag,
+                    is_token,
+                    object,
+                }
             })
         });
         Some(Self::sorted(items.collect()))
@@ -67,12 +89,100 @@ impl PartTags {
     /// The tags of one part that were taken file by file; `None` if there are none, because no hook selects it.
     pub fn joined(tags: Vec<Self>) -> Option<Self> {
         let is_some = !tags.is_empty();
-        is_some.then(|| Self::sorted(tags.into_iter().flat_map(|tags| tags.0).collect()))
+        is_some.then(|| Self::sorted(tags.into_iter().flat_map(|tags| tags.items).collect()))
     }
 
     fn sorted(mut items: Vec<Item>) -> Self {
         items.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        Self(items.into())
+        Self {
+            items: items.into(),
+            left_out: LeftOut::default(),
+        }
+    }
+
+    /// These tags with the objects that the files or variables come from.
+    #[must_use]
+    pub fn from_objects(mut self, objects: &ItemObjects<'_>) -> Self {
+        for item in &mut self.items {
+            item.object = (objects.of)(&item.name);
+        }
+        self.leaving_out(objects.left_out)
+    }
+
+    /// These tags, with the objects that are left out.
+    #[must_use]
+    pub fn leaving_out(mut self, objects: &LeftOut) -> Self {
+        self.left_out = objects.clone();
+        self
+    }
+
+    /// The objects that are left out.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.left_out
+    }
+
+    /// These tags, with the files and variables of objects that are left out as in `before`.
+    pub(crate) fn after(&self, before: &Self) -> Self {
+        if self.left_out.is_empty() {
+            return self.clone();
+        }
+        let counts = |item: &&Item| !self.left_out.has(item.object);
+        let mut items: Vec<_> = self.items.iter().filter(counts).cloned().collect();
+        for known in &before.items {
+            // One that is gone was of the object that it came from, another one is of the object that it comes from.
+            let object = match self.item(&known.name) {
+                None => known.object,
+                // Of a file on disk the object is unknown. Had this one been left out before, it would be held.
+                Some(now) if known.object.is_none() && before.left_out.has(now.object) => None,
+                Some(now) => now.object,
+            };
+            if self.left_out.has(object) {
+                let known = known.clone();
+                items.push(Item { object, ..known });
+            }
+        }
+        Self {
+            left_out: self.left_out.clone(),
+            ..Self::sorted(items)
+        }
+    }
+
+    fn item(&self, name: &str) -> Option<&Item> {
+        let found = self.items.binary_search_by(|item| (*item.name).cmp(name));
+        found.ok().map(|index| &self.items[index])
+    }
+
+    /// The files and variables that are held as they were, to be recorded: name, tag and object.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (&str, ContentTag, ObjectTag)> {
+        let held = self.items.iter();
+        held.filter(|item| self.left_out.has(item.object))
+            .filter_map(|item| Some((&*item.name, item.tag, item.object?)))
+    }
+
+    /// These tags, with the files and variables of the objects that an earlier run has left out as it has held them.
+    pub(crate) fn holding(
+        &self,
+        left_out: &LeftOut,
+        held: &BTreeMap<SmolStr, (ContentTag, ObjectTag)>,
+    ) -> Self {
+        let is_held = |item: &&Item| held.contains_key(&item.name);
+        let others = self.items.iter().filter(|item| !is_held(item)).cloned();
+        let held_items = held.iter().map(|(name, (tag, object))| Item {
+            name: name.clone(),
+            tag: *tag,
+            is_token: false,
+            object: Some(*object),
+        });
+        Self {
+            left_out: left_out.clone(),
+            ..Self::sorted(others.chain(held_items).collect())
+        }
+    }
+
+    /// Whether names and bytes are the same, wherever they come from.
+    fn has_same_bytes(&self, other: &Self) -> bool {
+        let [own, others] = [self, other].map(|tags| tags.items.iter().map(Item::bytes));
+        own.eq(others)
     }
 
     fn selected<'a>(
@@ -80,7 +190,7 @@ impl PartTags {
         part: &'a PartKey,
         hook: &'a PodHook,
     ) -> impl Iterator<Item = &'a Item> {
-        let items = self.0.iter();
+        let items = self.items.iter();
         items.filter(|item| hook.selects(part, &item.name, item.is_token))
     }
 }
@@ -94,6 +204,23 @@ pub struct PartContent {
     pub swapped: Option<Duration>,
 }
 
+impl PartContent {
+    /// This part in place of `before`. The same bytes keep the time of their swap.
+    fn after(self: Arc<Self>, before: &Arc<Self>) -> Arc<Self> {
+        let tags = self.tags.after(&before.tags);
+        if tags == before.tags {
+            return Arc::clone(before);
+        }
+        let is_same = tags.has_same_bytes(&before.tags);
+        let swapped = if is_same {
+            before.swapped
+        } else {
+            self.swapped
+        };
+        Arc::new(Self { tags, swapped })
+    }
+}
+
 /// The parts of a pod that its hooks select; sorted, each once. Contents share their parts.
 #[derive(Clone, Debug, Default)]
 pub struct Content(Box<[(PartKey, Arc<PartContent>)]>);
@@ -104,15 +231,19 @@ impl Content {
     pub fn with(&self, parts: impl IntoIterator<Item = (PartKey, Arc<PartContent>)>) -> Self {
         let mut all: BTreeMap<_, _> = self.0.iter().cloned().collect();
         for (key, part) in parts {
-            // The same items keep the time of their swap.
-            match all.get(&key) {
-                Some(known) if known.tags == part.tags => {}
-                _ => {
-                    all.insert(key, part);
-                }
-            }
+            let part = match all.get(&key) {
+                Some(known) => part.after(known),
+                None => part,
+            };
+            all.insert(key, part);
         }
         Self(all.into_iter().collect())
+    }
+
+    /// The parts of which objects are left out.
+    pub(crate) fn with_left_out(&self) -> impl Iterator<Item = (&PartKey, &PartTags)> {
+        let parts = self.parts().map(|(key, part)| (key, &part.tags));
+        parts.filter(|(_, tags)| !tags.left_out.is_empty())
     }
 
     /// The parts.
@@ -202,11 +333,15 @@ impl Content {
     }
 
     /// The containers with variables that `hook` selects and that differ from `before`.
-    pub fn changed_environments(&self, before: &Self, hook: &PodHook) -> BTreeSet<SmolStr> {
-        let items = |content: &Self, key: &PartKey| {
+    pub fn changed_environments<'a>(
+        &'a self,
+        before: &'a Self,
+        hook: &'a PodHook,
+    ) -> BTreeSet<SmolStr> {
+        let items = |content: &'a Self, key: &'a PartKey| {
             let part = content.get(key);
             part.map_or(Vec::new(), |part| {
-                part.tags.selected(key, hook).cloned().collect()
+                part.tags.selected(key, hook).map(Item::bytes).collect()
             })
         };
         let keys = self.0.iter().chain(&before.0).map(|(key, _)| key);
@@ -223,7 +358,10 @@ impl Content {
     pub fn swapped_since(&self, before: &Self, hook: &PodHook) -> Option<Duration> {
         let mut last = None;
         for (key, now) in self.parts().filter(|(key, _)| hook.selects_part(key)) {
-            if before.get(key).is_none_or(|before| before.tags != now.tags) {
+            if before
+                .get(key)
+                .is_none_or(|before| !before.tags.has_same_bytes(&now.tags))
+            {
                 last = last.max(Some(now.swapped?));
             }
         }

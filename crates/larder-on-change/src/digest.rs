@@ -100,6 +100,20 @@ pub struct NoRandomness;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContentTag([u8; 16]);
 
+impl ContentTag {
+    /// The tag as lower-case hexadecimal digits, for storage.
+    pub(crate) fn to_hex(self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.0))
+    }
+
+    /// The tag that [`to_hex`](Self::to_hex) has written; `None` if the text is something else.
+    pub(crate) fn from_hex(text: &str) -> Option<Self> {
+        let is_whole = text.len() == 32 && text.bytes().all(is_hex_digit);
+        let number = is_whole.then(|| u128::from_str_radix(text, 16).ok())??;
+        Some(Self(number.to_be_bytes()))
+    }
+}
+
 /// The digest of the content that a hook selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ContentDigest([u8; 32]);
@@ -114,8 +128,7 @@ impl ContentDigest {
 
     /// The digest that [`to_hex`](Self::to_hex) has written; `None` if the text is something else.
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        if text.len() != 64 || !text.bytes().all(is_digit) {
+        if text.len() != 64 || !text.bytes().all(is_hex_digit) {
             return None;
         }
         let mut bytes = [0; 32];
@@ -126,6 +139,10 @@ impl ContentDigest {
         }
         Some(Self(bytes))
     }
+}
+
+fn is_hex_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
 /// One file or variable of the content of a hook.

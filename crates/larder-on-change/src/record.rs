@@ -3,13 +3,18 @@
 //!
 //! The digests are keyed, and the key is in memory only. So the record reveals nothing about the content of objects.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::{
-    content::Content,
-    digest::{ContentDigest, DigestKey},
+    content::{Content, PartContent, PartTags},
+    digest::{ContentDigest, ContentTag, DigestKey},
     engine::LastNotification,
+    left_out::{LeftOut, ObjectTag},
+    part::PartKey,
     pod_hooks::PodHook,
 };
 
@@ -27,6 +32,34 @@ pub struct Past {
     pub is_uncertain: bool,
 }
 
+impl Past {
+    /// The content of which the record tells the last notification: the parts on disk, with the files and variables of
+    /// objects that are left out as they were held.
+    pub(crate) fn notified_content(&self, key: &DigestKey) -> Content {
+        let record = self.record.as_ref();
+        let record = record.filter(|record| record.key == key.fingerprint());
+        let held = record.into_iter().flat_map(|record| &record.held);
+        let held = held.map(|part| {
+            let items = part.items.iter().filter_map(|item| {
+                let tag = ContentTag::from_hex(&item.tag)?;
+                Some((item.name.clone(), (tag, item.object)))
+            });
+            let known = self.content.get(&part.part);
+            let tags = known.map_or_else(PartTags::default, |known| known.tags.clone());
+            let tags = tags.holding(&part.left_out, &items.collect());
+            let swapped = known.and_then(|known| known.swapped);
+            (part.part.clone(), Arc::new(PartContent { tags, swapped }))
+        });
+        let mut all: BTreeMap<_, _> = self
+            .content
+            .parts()
+            .map(|(key, part)| (key.clone(), Arc::clone(part)))
+            .collect();
+        all.extend(held);
+        Content::default().with(all)
+    }
+}
+
 /// The record of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -35,6 +68,26 @@ pub struct Record {
     /// Identifies the key of the digests.
     key: String,
     hooks: Vec<HookRecord>,
+    /// Absent while no object is left out.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    held: Vec<HeldPart>,
+}
+
+/// The files or variables of a part that are held as they were, since their objects are left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HeldPart {
+    part: PartKey,
+    left_out: LeftOut,
+    items: Vec<HeldItem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct HeldItem {
+    name: SmolStr,
+    /// Under the key of the digests.
+    tag: String,
+    object: ObjectTag,
 }
 
 /// The record of one hook.
@@ -57,12 +110,29 @@ pub(crate) struct HookRecord {
 }
 
 impl Record {
-    /// Records these hooks.
-    pub(crate) fn new(key: &DigestKey, hooks: impl Iterator<Item = HookRecord>) -> Self {
+    /// Records these hooks, which have selected from `content`.
+    pub(crate) fn new(
+        key: &DigestKey,
+        hooks: impl Iterator<Item = HookRecord>,
+        content: &Content,
+    ) -> Self {
+        let held = content.with_left_out().map(|(part, tags)| {
+            let items = tags.held().map(|(name, tag, object)| HeldItem {
+                name: name.into(),
+                tag: tag.to_hex(),
+                object,
+            });
+            HeldPart {
+                part: part.clone(),
+                left_out: tags.left_out().clone(),
+                items: items.collect(),
+            }
+        });
         Self {
             version: VERSION,
             key: key.fingerprint(),
             hooks: hooks.collect(),
+            held: held.collect(),
         }
     }
 
@@ -132,7 +202,12 @@ mod tests {
     // on-change 63
     #[test]
     fn foreign_record_is_ignored() {
-        let written = Record::new(&DigestKey::from_bytes(&[1; 32]), std::iter::empty()).text();
+        let written = Record::new(
+            &DigestKey::from_bytes(&[1; 32]),
+            std::iter::empty(),
+            &Content::default(),
+        )
+        .text();
         let text = String::from_utf8(written).unwrap();
         assert!(Record::read(text.as_bytes()).is_some());
         let deep = |open: &str, close: &str| {

@@ -211,7 +211,7 @@ impl<P: Clone> Schedule<P> {
         let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
         let hooks = hooks
             .map(|(hook, tracked)| tracked.record(hook, pod.is_changing, key.ends_with_agent()));
-        Some(Record::new(key, hooks))
+        Some(Record::new(key, hooks, &pod.present))
     }
 
     /// A part of a pod is about to be written with content of these tags. Returns whether a record has to be stored before:
@@ -220,7 +220,8 @@ impl<P: Clone> Schedule<P> {
         let Some(pod) = self.pods.get_mut(uid) else {
             return false;
         };
-        if pod.is_changing || pod.present.get(part).is_some_and(|now| now.tags == *tags) {
+        let has_news = |now: &Arc<PartContent>| tags.after(&now.tags) != now.tags;
+        if pod.is_changing || !pod.present.get(part).is_none_or(has_news) {
             return false;
         }
         pod.is_changing = true;
@@ -311,6 +312,7 @@ impl<P: Clone> Schedule<P> {
             (hooks, known.tracked, known.present, known.restarts)
         });
         let (old_hooks, old, present, restarts) = known.unwrap_or_default();
+        let notified = past.notified_content(key);
         let mut old: Vec<_> = old.into_iter().map(Some).collect();
         // If the pod had hooks under this agent, its past does not count: new hooks start from the present content
         // (rule P5).
@@ -322,7 +324,8 @@ impl<P: Clone> Schedule<P> {
             let kept = position.and_then(|position| old[position].take());
             let kept = kept.unwrap_or_else(|| {
                 self.last_id += 1;
-                TrackedHook::new(HookId(self.last_id), hook, own_past, key, time)
+                let past = own_past.map(|past| (past, &notified));
+                TrackedHook::new(HookId(self.last_id), hook, past, key, time)
             });
             self.hooks.insert(kept.id, (uid.clone(), index));
             tracked.push(kept);
@@ -330,7 +333,7 @@ impl<P: Clone> Schedule<P> {
         for dropped in old.into_iter().flatten() {
             self.retire(&dropped);
         }
-        let on_disk = past.content.parts();
+        let on_disk = notified.parts();
         let on_disk = on_disk.map(|(part, content)| (part.clone(), Arc::clone(content)));
         let present = present
             .with(on_disk)
@@ -375,6 +378,7 @@ impl<P: Clone> Schedule<P> {
         pod.unconfirmed = unconfirmed.into_iter().collect();
         if !parts.is_empty() {
             pod.present = Arc::new(before.with(parts));
+            pod.is_dirty |= !pod.present.with_left_out().eq(before.with_left_out());
         }
         let mut ids = Vec::with_capacity(pod.tracked.len());
         for (hook, tracked) in pod.hooks.hooks.iter().zip(&mut pod.tracked) {

@@ -109,15 +109,17 @@ impl TrackedHook {
     /// A hook that is new to this agent. Its last notification comes from its record or, without a usable record, from
     /// the files on disk (rule P3).
     ///
-    /// `past` is `None` if the pod had other hooks under this agent. Then the hook starts from the current content
+    /// `past` has the content that the record is about. It is `None` if the pod had other hooks under this agent. Then the hook starts from the current content
     /// (rule P5).
     pub(crate) fn new(
         id: HookId,
         hook: &PodHook,
-        past: Option<&Past>,
+        past: Option<(&Past, &Content)>,
         key: &DigestKey,
         now: Timestamp,
     ) -> Self {
+        let content = past.map(|(_, content)| content);
+        let past = past.map(|(past, _)| past);
         let record = past.and_then(|past| past.record.as_ref());
         let (recorded, last_success) = match (past, record) {
             (None, _) => (Some(LastNotification::Nothing), None),
@@ -127,8 +129,7 @@ impl TrackedHook {
                 (uncertain, None)
             }
         };
-        let on_disk = past
-            .map(|past| &past.content)
+        let on_disk = content
             .filter(|content| content.concerns(hook))
             .map(|content| (content, content.digest(hook, key)));
         let last = recorded.unwrap_or(match on_disk {

@@ -125,6 +125,7 @@ impl StoredPod {
             name,
             uid: self.uid().into(),
             resource_version: ResourceVersion::new(version.unwrap_or_default()),
+            ..larder_objects::ObjectMeta::default()
         }
     }
 

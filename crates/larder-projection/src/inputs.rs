@@ -13,7 +13,8 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use larder_objects::{
-    ConfigMap, Kind, Object, Secret, SecretBytes, defaults::TOKEN_EXPIRATION_SECS, manifest::Recipe,
+    ConfigMap, Kind, Object, Reactions, Secret, SecretBytes, defaults::TOKEN_EXPIRATION_SECS,
+    manifest::Recipe,
 };
 use serde::{Deserialize, Serialize};
 
@@ -363,6 +364,18 @@ impl Keyed for Secret {
 }
 
 impl Inputs {
+    /// The objects to whose changes hooks do not react, with their names.
+    pub fn left_out(&self) -> impl Iterator<Item = (Kind, &str)> {
+        fn of<K: Keyed>(inputs: &Inputs) -> impl Iterator<Item = (Kind, &str)> {
+            let known = K::all(inputs).iter();
+            known.filter_map(|(name, object)| {
+                let on_change = object.as_ref().ok()?.metadata().on_change;
+                (on_change == Reactions::LeftOut).then_some((K::KIND, name.as_str()))
+            })
+        }
+        of::<ConfigMap>(self).chain(of::<Secret>(self))
+    }
+
     /// The object `name`, as far as it is known, or that it does not exist, if `optional` covers that.
     pub(crate) fn object<'a, K: Keyed>(
         &'a self,

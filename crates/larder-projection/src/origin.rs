@@ -69,6 +69,14 @@ pub enum Origin<'a> {
 }
 
 impl Origin<'_> {
+    /// The object that it came from, with its name.
+    pub fn object(&self) -> Option<(Kind, &str)> {
+        match self {
+            Self::Key { kind, name, .. } => Some((*kind, name)),
+            _ => None,
+        }
+    }
+
     /// Whether what came from here must not be shown: Secrets, tokens, private keys and env files, which exist to hand
     /// over credentials.
     pub fn is_secret(&self) -> bool {

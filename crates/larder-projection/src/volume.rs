@@ -28,7 +28,10 @@ use crate::{
 pub use self::perhaps::{AnyFiles, FileLayer, PathView};
 
 /// The four kinds of volume that larder fills.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
 pub enum VolumeKind {
     /// `configMap`.
     ConfigMap,

@@ -21,7 +21,7 @@ use std::{
 };
 
 use larder_files::{new_file::NewFile, regular_file::read_regular_file, sys};
-use larder_objects::{ConfigMap, Kind, Secret, chain};
+use larder_objects::{ConfigMap, Kind, Reactions, Secret, chain};
 use larder_on_change::{ContentTag, PodHooks};
 use larder_projection::Keyed;
 use rustix::io::{Errno, Result as SystemResult};
@@ -48,6 +48,8 @@ pub(crate) struct Files {
     index: Index,
     /// The paths that objects want.
     objects: BTreeMap<ObjectRef, Vec<Arc<str>>>,
+    /// The objects that hooks do not react to.
+    left_out: BTreeSet<ObjectRef>,
     paths: BTreeMap<Arc<str>, PathState>,
     /// The bytes of the paths of objects, as the index has them.
     length: usize,
@@ -94,6 +96,7 @@ impl Files {
             places,
             index,
             objects: BTreeMap::new(),
+            left_out: BTreeSet::new(),
             paths: BTreeMap::new(),
             length: 0,
             is_complete: false,
@@ -370,6 +373,7 @@ impl Files {
                 return self.keep(object);
             }
         };
+        self.leave_out(object, decoded.metadata().on_change == Reactions::LeftOut);
         let annotation = annotation(json, &self.places.annotation);
         let desired = self.desired(object, &decoded, annotation.as_deref());
         let paths = desired.keys().cloned().collect();
@@ -393,6 +397,15 @@ impl Files {
         }
     }
 
+    /// Hooks do not react to the object from now on, or do so again.
+    fn leave_out(&mut self, object: &ObjectRef, is_left_out: bool) {
+        self.settled.is_changed |= if is_left_out {
+            self.left_out.insert(object.clone())
+        } else {
+            self.left_out.remove(object)
+        };
+    }
+
     /// The content of a path comes from this URL from now on, or from none.
     fn set_url(&mut self, path: &Arc<str>, object: &ObjectRef, url: Option<&Arc<str>>) {
         let state = self.paths.entry(Arc::clone(path)).or_default();
@@ -414,6 +427,7 @@ impl Sink for Files {
             (Some(json), Kind::ConfigMap) => self.take_as::<ConfigMap>(object, json),
             (Some(json), Kind::Secret) => self.take_as::<Secret>(object, json),
             (None, _) => {
+                self.leave_out(object, false);
                 for path in self.set_paths(object, None) {
                     self.release(&path, object);
                 }
@@ -444,7 +458,7 @@ impl Sink for Files {
 
     fn content(&mut self, hooks: &PodHooks) -> Vec<DeliveredPart> {
         let key = self.index.key().clone();
-        let files = self.index.files().keys().map(|path| {
+        let files = self.index.files().iter().map(|(path, object)| {
             let state = self.paths.entry(Arc::clone(path)).or_default();
             let tag = *state.tag.get_or_insert_with(|| {
                 // An unreadable one counts as empty.
@@ -453,9 +467,11 @@ impl Sink for Files {
             });
             let inside = Path::new(&**path).strip_prefix(self.places.folder());
             let name = inside.map_or_else(|_| (**path).into(), Path::to_string_lossy);
-            (name, tag)
+            (name, (tag, Some(object.tag())))
         });
-        delivered(VOLUME, hooks, files).into_iter().collect()
+        let left_out = self.left_out.iter().map(ObjectRef::tag).collect();
+        let part = delivered(VOLUME, hooks, files, &left_out);
+        part.into_iter().collect()
     }
 
     fn wants(&self, file: &UrlFile) -> bool {

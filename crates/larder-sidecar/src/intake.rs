@@ -17,7 +17,9 @@ use std::{
 
 use larder_files::new_file::NewFile;
 use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
-use larder_on_change::{ContentTag, DigestKey, PartContent, PartKey, PartTags, PodHooks, Tagger};
+use larder_on_change::{
+    ContentTag, DigestKey, LeftOut, ObjectTag, PartContent, PartKey, PartTags, PodHooks, Tagger,
+};
 use larder_projection::VolumeKind;
 use larder_transport::path::{CollectionPath, Resource, field_selector};
 use larder_watch::{Head, RequestError, RequestFailure, RequestPhase, RequestTiming, Target};
@@ -34,6 +36,9 @@ use crate::{
 
 /// A volume with the tags of the files that hooks select.
 pub(crate) type DeliveredPart = (PartKey, Arc<PartContent>);
+
+/// What stands for the content of a file, and the object that it comes from.
+pub(crate) type FileTag = (ContentTag, Option<ObjectTag>);
 
 /// Takes objects over, and puts them into files.
 pub(crate) trait Sink: fmt::Debug + Send {
@@ -381,11 +386,12 @@ impl Target for Watched {
 pub(crate) fn delivered<N: AsRef<str>>(
     volume: &str,
     hooks: &PodHooks,
-    files: impl Iterator<Item = (N, ContentTag)>,
+    files: impl Iterator<Item = (N, FileTag)>,
+    left_out: &LeftOut,
 ) -> Option<DeliveredPart> {
     let part = PartKey::Volume(volume.into(), VolumeKind::Projected);
-    let tags = PartTags::of_items(hooks, &part, files, |tag| tag)?;
-    let swapped = None;
+    let tags = PartTags::of_items(hooks, &part, files, |file| file)?;
+    let (tags, swapped) = (tags.leaving_out(left_out), None);
     Some((part, Arc::new(PartContent { tags, swapped })))
 }
 

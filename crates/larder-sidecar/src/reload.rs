@@ -17,7 +17,9 @@ use std::{
 
 use larder_files::regular_file::read_regular_file;
 use larder_objects::PodIdentity;
-use larder_on_change::{Debounce, DigestKey, HttpCall, HttpTarget, HttpUrl, Past, PodHooks, Retry};
+use larder_on_change::{
+    Debounce, DigestKey, HttpCall, HttpTarget, HttpUrl, LeftOut, Past, PodHooks, Retry,
+};
 use prometheus_client::registry::Registry;
 use rustix::{
     fs::inotify::{self, CreateFlags, WatchFlags},
@@ -153,11 +155,12 @@ fn content(directories: &[PathBuf], hooks: &PodHooks, key: &DigestKey) -> Vec<De
                 if is_directory && depth < MAX_DEPTH {
                     levels.push((path, depth + 1));
                 } else if let Ok(bytes) = read_regular_file(&path, MAX_BYTES) {
-                    files.push((path.to_string_lossy().into_owned(), key.tag(&bytes)));
+                    files.push((path.to_string_lossy().into_owned(), (key.tag(&bytes), None)));
                 }
             }
         }
-        delivered(&directory.to_string_lossy(), hooks, files.into_iter())
+        let (name, left_out) = (directory.to_string_lossy(), LeftOut::default());
+        delivered(&name, hooks, files.into_iter(), &left_out)
     });
     volumes.collect()
 }

@@ -3,6 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeSet, fmt};
 
 use larder_objects::Kind;
+use larder_on_change::ObjectTag;
 use smol_str::SmolStr;
 
 /// `NAME`, `KIND/NAME` or `NAMESPACE/KIND/NAME` (rule L2).
@@ -146,6 +147,12 @@ impl ObjectRef {
 
     pub(crate) fn kind(&self) -> Kind {
         self.kind.0
+    }
+
+    /// Stands for the object.
+    pub(crate) fn tag(&self) -> ObjectTag {
+        let (namespace, name) = (&self.namespace, &self.name);
+        ObjectTag::of((self.kind(), &format!("{namespace}/{name}")))
     }
 
     /// As [`ObjectName::parse`] reads it.

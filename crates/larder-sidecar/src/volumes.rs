@@ -14,9 +14,9 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{Kind, Object, chain};
-use larder_on_change::{ContentTag, DigestKey, PodHooks};
+use larder_on_change::{DigestKey, LeftOut, ObjectTag, PodHooks};
 use larder_projection::{
-    Inputs, Need, Payload, Unavailable,
+    Inputs, Need, Origin, Payload, Unavailable,
     disk::{AtomicWriter, DiskError},
     project,
 };
@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use crate::{
     clock,
     index::Index,
-    intake::{DeliveredPart, Settled, Sink, delivered},
+    intake::{DeliveredPart, FileTag, Settled, Sink, delivered},
     metrics::Metrics,
     selection::{ObjectRef, Selection},
 };
@@ -92,6 +92,8 @@ pub(crate) struct Volumes {
     unlisted: BTreeSet<ObjectRef>,
     /// The others.
     inputs: Inputs,
+    /// The objects that hooks do not react to.
+    left_out: LeftOut,
     index: Index,
     metrics: Metrics,
 }
@@ -101,7 +103,7 @@ struct VolumeState {
     volume: OwnVolume,
     objects: BTreeSet<ObjectRef>,
     /// What is in place; `None` before the first success.
-    tags: Option<Vec<(String, ContentTag)>>,
+    tags: Option<Vec<(String, FileTag)>>,
     error: Option<String>,
     is_due: bool,
 }
@@ -123,6 +125,7 @@ impl Volumes {
             unlisted: objects.cloned().collect(),
             states,
             inputs: Inputs::default(),
+            left_out: LeftOut::default(),
             index,
             metrics,
         }
@@ -139,18 +142,24 @@ fn write(
     volume: &OwnVolume,
     inputs: &Inputs,
     key: &DigestKey,
-) -> Result<(Vec<(String, ContentTag)>, bool), String> {
+) -> Result<(Vec<(String, FileTag)>, bool), String> {
     let pod = Pod::default();
-    let mut payload = Payload::new();
+    let (mut payload, mut origins) = (Payload::new(), BTreeMap::new());
     for source in &volume.sources {
         let projected = project(&pod, source, inputs);
-        payload.extend(projected.map_err(|error| error.to_string())?.payload);
+        let projected = projected.map_err(|error| error.to_string())?;
+        payload.extend(projected.payload);
+        origins.extend(projected.origins);
     }
     let made = fs::create_dir_all(&volume.path);
     made.map_err(|error| format!("cannot make the directory: {error}"))?;
     let swapped = replace(&volume.path, &payload)?;
     let files = payload.iter();
-    let tags = files.map(|(path, file)| (path.to_string(), key.tag(&file.data)));
+    let tags = files.map(|(path, file)| {
+        let object = origins.get(path).and_then(Origin::object);
+        let tag = (key.tag(&file.data), object.map(ObjectTag::of));
+        (path.to_string(), tag)
+    });
     Ok((tags.collect(), swapped))
 }
 
@@ -216,6 +225,9 @@ impl Sink for Volumes {
             retries: !self.index.mend(false),
             ..Settled::default()
         };
+        let left_out = self.inputs.left_out().map(ObjectTag::of).collect();
+        settled.is_changed |= left_out != self.left_out;
+        self.left_out = left_out;
         for state in &mut self.states {
             let path = state.volume.path.display();
             if state.is_due && state.objects.is_disjoint(&self.unlisted) {
@@ -260,7 +272,7 @@ impl Sink for Volumes {
             let tags = state.tags.iter().flatten();
             let tags = tags.map(|(path, tag)| (path, *tag));
             state.tags.as_ref()?;
-            delivered(&state.volume.name, hooks, tags)
+            delivered(&state.volume.name, hooks, tags, &self.left_out)
         });
         written.collect()
     }

@@ -207,5 +207,6 @@ fn identity(metadata: &meta::ObjectMeta) -> ObjectMeta {
         name: text(&metadata.name).into(),
         uid: text(&metadata.uid).as_str().into(),
         resource_version: ResourceVersion::new(text(&metadata.resource_version)),
+        ..ObjectMeta::default()
     }
 }

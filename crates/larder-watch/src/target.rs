@@ -217,6 +217,7 @@ impl Head {
                 name: text("name").into(),
                 uid: text("uid").into(),
                 resource_version: ResourceVersion::new(text("resourceVersion")),
+                ..ObjectMeta::default()
             },
             ..Self::default()
         }

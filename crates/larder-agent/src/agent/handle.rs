@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
-    annotations::{AnnotationProblem, misspelled},
+    annotations::{AnnotationProblem, misspelled, problem_of_object},
     beside::Beside,
     checkpoint::CheckpointBoard,
     config::Config,
@@ -264,6 +264,8 @@ impl AgentHandle {
         problems.extend(unproven.problems());
         problems.extend(self.invalid_hooks());
         problems.extend(self.misspelled_annotations());
+        problems.extend(invalid_marks(&self.node.inputs.config_maps));
+        problems.extend(invalid_marks(&self.node.inputs.secrets));
         problems
     }
 
@@ -424,6 +426,16 @@ where
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq((self.0)())
     }
+}
+
+/// The objects whose annotation about hooks means nothing, as problems.
+fn invalid_marks<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = String> {
+    let known = manager.known().into_iter();
+    known.filter_map(|known| {
+        let AnnotationProblem { key, problem } = problem_of_object(known.object?.metadata())?;
+        let (kind, object) = (K::TYPE.kind, known.key);
+        Some(format!("{kind} {object}: annotation {key}: {problem}"))
+    })
 }
 
 fn watch_scopes<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = WatchScopeStatus> {

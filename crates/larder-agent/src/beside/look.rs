@@ -19,7 +19,7 @@ use larder_kubelet::{
     sub_path_mounts::SubPathMounts,
 };
 use larder_objects::{SecretBytes, chain};
-use larder_on_change::{PartKey, PartTags, PodHooks};
+use larder_on_change::{ItemObjects, LeftOut, ObjectTag, PartKey, PartTags, PodHooks};
 use larder_projection::{
     ContainerView, Inputs, Need, Origin, PodCertificate, Projection, VolumeKind, containers,
     env_files, environment, project,
@@ -54,6 +54,8 @@ pub(super) struct HookInputs {
     pub(super) hooks: Arc<PodHooks>,
     /// Whether what is on disk counts even where it is not as computed.
     pub(super) wants_disk: bool,
+    /// The objects that the hooks do not react to.
+    pub(super) left_out: LeftOut,
 }
 
 /// The result of a look at a part.
@@ -211,7 +213,8 @@ impl CompareJob {
             let of_objects = environment.iter().filter_map(|(name, variable)| {
                 matches!(variable.origin, Origin::Key { .. }).then_some((name, &*variable.value))
             });
-            FoundContent::Verified(hooks.tags(&part, of_objects))
+            let of = |name: &str| Some(ObjectTag::of(environment.get(name)?.origin.object()?));
+            FoundContent::Verified(hooks.tags(&part, of_objects, &of))
         });
         PartComparison {
             observation: PartObservation::Outdated(
@@ -235,22 +238,23 @@ impl CompareJob {
         is_same: bool,
     ) -> FoundContent {
         let part = PartKey::Volume(id.name.into(), id.kind);
+        let of = |path: &str| Some(ObjectTag::of(projection.origins.get(path)?.object()?));
         if is_same {
             let files = projection.payload.iter().map(|(path, file)| {
                 pause::point();
                 let origin = projection.origins.get(path);
                 (path.as_str(), comparable(origin, &file.data))
             });
-            return FoundContent::Verified(hooks.tags(&part, files));
+            return FoundContent::Verified(hooks.tags(&part, files, &of));
         }
         if !hooks.wants_disk {
             return FoundContent::OnDisk(None);
         }
         let no_files = std::iter::empty::<(&str, &[u8])>();
-        let mut found = Vec::from_iter(hooks.tags(&part, no_files));
+        let mut found = Vec::from_iter(hooks.tags(&part, no_files, &of));
         let visit = |path: &str, bytes: &[u8]| {
             let bytes = comparable(projection.origins.get(path), bytes);
-            found.extend(hooks.tags(&part, std::iter::once((path, bytes))));
+            found.extend(hooks.tags(&part, std::iter::once((path, bytes)), &of));
         };
         let volumes = &self.beside.volumes;
         // What is being replaced is seen by the look that follows.
@@ -265,13 +269,16 @@ impl CompareJob {
 }
 
 impl HookInputs {
-    /// Tags files or variables of a part; `None` if no hook selects it.
+    /// Tags files or variables of a part, whose objects `of` knows; `None` if no hook selects it.
     fn tags<N: AsRef<str>, B: AsRef<[u8]>>(
         &self,
         part: &PartKey,
         items: impl Iterator<Item = (N, B)>,
+        of: &dyn Fn(&str) -> Option<ObjectTag>,
     ) -> Option<PartTags> {
-        PartTags::of(&self.hooks, part, items, self.on_change.key())
+        let left_out = &self.left_out;
+        let tags = PartTags::of(&self.hooks, part, items, self.on_change.key())?;
+        Some(tags.from_objects(&ItemObjects { left_out, of }))
     }
 }
 

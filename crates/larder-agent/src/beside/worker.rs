@@ -370,13 +370,14 @@ impl BesideWorker {
         self.work.fetch(plan, |part| reads(traits, plan, part));
         let complete = self.ready(plan);
         if !complete.is_empty() {
+            let inputs = self.work.inputs();
             let job = CompareJob {
                 beside: Arc::clone(&self.beside),
                 plan: Arc::clone(plan),
-                inputs: self.work.inputs(),
                 parts: complete.clone(),
                 has_started: self.traits.has_started,
-                hooks: self.hook_inputs(),
+                hooks: self.hook_inputs(&inputs),
+                inputs,
             };
             let seen = self.at_disk(&complete, move || job.run()).await?;
             for (index, seen) in complete.into_iter().zip(seen) {

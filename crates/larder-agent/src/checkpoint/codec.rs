@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, ops::Deref, sync::Arc};
 use base64::{display::Base64Display, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use larder_checkpoint::{CopyId, Malformed};
-use larder_objects::{ApiJson as _, ConfigMap, ObjectMeta, Secret, exact_json};
+use larder_objects::{
+    ApiJson as _, ConfigMap, ON_CHANGE_ANNOTATION, ObjectMeta, Reactions, Secret, exact_json,
+};
 use larder_pods::{
     StoredPod,
     identity::{CONFIG_SEEN, CONFIG_SOURCE},
@@ -105,7 +107,7 @@ impl CopyContent {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ObjectJson<'a> {
-    metadata: BTreeMap<&'static str, String>,
+    metadata: MetadataJson,
     immutable: bool,
     #[serde(rename = "type")]
     type_: &'a str,
@@ -113,17 +115,36 @@ struct ObjectJson<'a> {
     binary_data: BTreeMap<&'a str, Value<'a>>,
 }
 
+/// Metadata as the API has it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MetadataJson {
+    namespace: SmolStr,
+    name: SmolStr,
+    uid: String,
+    resource_version: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<&'static str, &'static str>,
+}
+
 impl ObjectJson<'_> {
     fn of(metadata: &ObjectMeta) -> Self {
-        let version = metadata.resource_version.as_str().to_owned();
-        let metadata = [
-            ("namespace", metadata.namespace.to_string()),
-            ("name", metadata.name.to_string()),
-            ("uid", metadata.uid.to_string()),
-            ("resourceVersion", version),
-        ];
+        let on_change = match metadata.on_change {
+            Reactions::Counted => None,
+            Reactions::LeftOut => Some("false"),
+            Reactions::Invalid => Some(""),
+        };
         Self {
-            metadata: metadata.into(),
+            metadata: MetadataJson {
+                namespace: metadata.namespace.clone(),
+                name: metadata.name.clone(),
+                uid: metadata.uid.to_string(),
+                resource_version: metadata.resource_version.as_str().to_owned(),
+                annotations: on_change
+                    .map(|value| (ON_CHANGE_ANNOTATION, value))
+                    .into_iter()
+                    .collect(),
+            },
             immutable: false,
             type_: "",
             data: BTreeMap::new(),
@@ -199,11 +220,13 @@ mod tests {
 
     fn contents() -> Vec<(CopyId, CopyContent)> {
         let map = ConfigMap::from_json(
-            br#"{"metadata":{"namespace":"prod","name":"app","uid":"u","resourceVersion":"7"},
+            br#"{"metadata":{"namespace":"prod","name":"app","uid":"u","resourceVersion":"7",
+                "annotations":{"larder.dev/on-change":"false","other":"dropped"}},
                 "data":{"k":"v","":""},"binaryData":{"b":"3sr+"},"immutable":true}"#,
         );
         let secret = Secret::from_json(
-            br#"{"metadata":{"namespace":"prod","name":"app","uid":"2c1b0a2e-6b2f-4b5e-9b0a-0123456789ab"},
+            br#"{"metadata":{"namespace":"prod","name":"app","uid":"2c1b0a2e-6b2f-4b5e-9b0a-0123456789ab",
+                "annotations":{"larder.dev/on-change":"no"}},
                 "data":{"p":"aHVudGVyMg=="},"type":"Opaque"}"#,
         );
         let pod: Pod = serde_json::from_value(json!({

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use larder_files::pause;
 use larder_hooks::Observer;
 use larder_objects::ObjectKey;
-use larder_on_change::PartKey;
+use larder_on_change::{ItemObjects, LeftOut, ObjectTag, PartKey};
 use larder_pods::identity::is_static_pod;
 use larder_projection::{
-    Inputs, NestedMountPoints, RuntimeFeatures, VolumeKind,
+    Inputs, NestedMountPoints, RuntimeFeatures, VolumeKind, VolumePath,
     disk::{DiskError, PodVolume, VolumeHost},
     env_files, environment, fs_group, memory_limit, mounts, nested_mount_points, project,
     unknown_address,
@@ -68,6 +68,8 @@ pub(super) struct Delivered {
     pub(super) files: usize,
     /// The set of a volume.
     pub(super) set: Option<String>,
+    /// Names of its files or variables that hooks do not react to.
+    pub(super) left_out: Vec<String>,
 }
 
 /// What each volume needs of the whole pod.
@@ -75,6 +77,56 @@ struct VolumeLimits<'a> {
     mount_points: HashMap<&'a str, NestedMountPoints>,
     /// While the Node is unknown the kernel sets the limit: files do not wait for it.
     memory: Option<u64>,
+}
+
+/// The hooks of the pod, if it has any, and the objects that no hook reacts to.
+struct Observed<'a> {
+    observer: Option<&'a mut Observer>,
+    left_out: LeftOut,
+}
+
+impl Observed<'_> {
+    /// Files or variables of a part are about to be written; `of` knows their objects.
+    fn announce<N: AsRef<str>, B: AsRef<[u8]>>(
+        &self,
+        part: &PartKey,
+        items: impl Iterator<Item = (N, B)>,
+        of: &dyn Fn(&str) -> Option<ObjectTag>,
+    ) {
+        let left_out = &self.left_out;
+        if let Some(observer) = &self.observer {
+            observer.announce(part, items, &ItemObjects { left_out, of });
+        }
+    }
+
+    /// Files or variables of a part are in place.
+    fn add<N: AsRef<str>, B: AsRef<[u8]>>(
+        &mut self,
+        part: PartKey,
+        items: impl Iterator<Item = (N, B)>,
+        of: &dyn Fn(&str) -> Option<ObjectTag>,
+        swapped: bool,
+    ) {
+        let left_out = &self.left_out;
+        if let Some(observer) = &mut self.observer {
+            observer.add(part, items, &ItemObjects { left_out, of }, swapped);
+        }
+    }
+
+    /// Those of `names` that no hook reacts to.
+    fn left_out<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+        of: &dyn Fn(&str) -> Option<ObjectTag>,
+    ) -> Vec<String> {
+        if self.left_out.is_empty() {
+            return Vec::new();
+        }
+        names
+            .filter(|name| self.left_out.has(of(name)))
+            .map(str::to_owned)
+            .collect()
+    }
 }
 
 impl Job {
@@ -103,6 +155,10 @@ impl Job {
             let parts = self.plan.parts.iter().map(|part| part.kind.observed());
             observer.begin(parts);
         }
+        let mut observed = Observed {
+            observer: observer.as_mut(),
+            left_out: self.inputs.left_out().map(ObjectTag::of).collect(),
+        };
         let tidied = self.tidy.then(|| self.tidy_directory(pod.uid));
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let volumes = kinds.clone().filter_map(PartKind::volume);
@@ -111,11 +167,9 @@ impl Job {
                 pause::point();
                 match kind {
                     PartKind::Volume(name, kind) => {
-                        self.volume(&pod, &limits, name, *kind, observer.as_mut())
+                        self.volume(&pod, &limits, name, *kind, &mut observed)
                     }
-                    PartKind::Environment(name, _) => {
-                        self.environment(&pod, name, observer.as_mut())
-                    }
+                    PartKind::Environment(name, _) => self.environment(&pod, name, &mut observed),
                 }
             })
             .collect();
@@ -133,7 +187,7 @@ impl Job {
         limits: &VolumeLimits<'_>,
         name: &str,
         kind: VolumeKind,
-        observer: Option<&mut Observer>,
+        observed: &mut Observed<'_>,
     ) -> Result<Delivered, DeliveryFailure> {
         let pod = parts.pod;
         let projection = project(pod, parts.volume(name), &self.inputs)?;
@@ -157,16 +211,18 @@ impl Job {
             pause::point();
             (path.as_str(), &*file.data)
         });
-        if let Some(observer) = &observer {
-            observer.announce(&part, files.clone());
-        }
+        let of = |path: &str| {
+            let origin = projection.origins.get(path)?;
+            origin.object().map(ObjectTag::of)
+        };
+        observed.announce(&part, files.clone(), &of);
         let set_up = self.host.set_up(&volume, &projection.payload, self.now);
         let swapped = match &set_up {
             Ok(set_up) => Some(set_up.written.swapped),
             Err(error) => error.is_after_commit().then_some(true),
         };
-        if let (Some(observer), Some(swapped)) = (observer, swapped) {
-            observer.add(part, files, swapped);
+        if let Some(swapped) = swapped {
+            observed.add(part, files, &of, swapped);
         }
         let set_up = set_up?;
         let is_mounted_on = |name: &str| mount_points.iter().any(|point| point.first() == name);
@@ -181,6 +237,7 @@ impl Job {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
             set: Some(set_up.set),
+            left_out: observed.left_out(projection.payload.keys().map(VolumePath::as_str), &of),
         })
     }
 
@@ -188,7 +245,7 @@ impl Job {
         &self,
         parts: &PodParts<'_>,
         name: &str,
-        observer: Option<&mut Observer>,
+        observed: &mut Observed<'_>,
     ) -> Result<Delivered, DeliveryFailure> {
         let (container, node) = (parts.container(name), self.inputs.node.as_deref());
         if let Some(path) = unknown_address(parts.pod, container, node) {
@@ -212,17 +269,18 @@ impl Job {
             .map(|(name, variable)| (name, &*variable.value))
             .collect();
         let part = PartKey::Environment(name.into());
-        if let Some(observer) = &observer {
-            observer.announce(&part, variables.iter());
-        }
+        let of = |name: &str| {
+            let variable = environment.get(name)?;
+            variable.origin.object().map(ObjectTag::of)
+        };
+        observed.announce(&part, variables.iter(), &of);
         let swapped = self.host.write_environment(parts.uid, name, &variables)?;
-        if let Some(observer) = observer {
-            observer.add(part, variables.iter(), swapped);
-        }
+        observed.add(part, variables.iter(), &of, swapped);
         Ok(Delivered {
             swapped,
             files: variables.len(),
             set: None,
+            left_out: observed.left_out(variables.keys().copied(), &of),
         })
     }
 

@@ -55,6 +55,7 @@ impl ServingWorker {
                     state.of_mode.retry_at = tokens.renewal(self.work.entry.uid.as_str());
                 }
                 state.files = delivered.files;
+                state.of_mode.left_out.clone_from(&delivered.left_out);
                 state.delivery.update(Phase::Delivered, "", now);
                 let Delivered { swapped, files, .. } = *delivered;
                 if was == Phase::Failing {
@@ -133,10 +134,12 @@ impl ServingWorker {
             match &mut status {
                 PartStatus::Volume(volume) => {
                     volume.stale_as_of = state.of_mode.stale_as_of;
+                    volume.left_out.clone_from(&state.of_mode.left_out);
                     volume.sub_paths = sub_paths::statuses(&self.sub_paths, &volume.name);
                 }
                 PartStatus::Container(container) => {
                     container.stale_as_of = state.of_mode.stale_as_of;
+                    container.left_out.clone_from(&state.of_mode.left_out);
                 }
             }
             status

@@ -4,6 +4,7 @@
 mod containers;
 mod firing;
 mod harness;
+mod left_out;
 mod reloads;
 mod restarts;
 mod signals;

@@ -188,6 +188,38 @@ fn change_at_the_agent_signals_or_restarts_the_command() {
     agent.signal(Signal::TERM);
 }
 
+// on-change 66
+#[test]
+fn object_that_is_left_out_sends_no_signal() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk();
+    let left_out = |other: &str| {
+        put(&desk, "one", other);
+        let annotated = "{name: app, annotations: {larder.dev/on-change: 'false'}, ";
+        let path = desk.path().join("m/app.yaml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, text.replace("{name: app, ", annotated)).unwrap();
+    };
+    left_out("x");
+    let mut agent = serving(&desk);
+    let args = [&WHERE[..], &["--on-change", "signal:SIGHUP"]].concat();
+    let script = "trap 'echo HUP' HUP; trap 'exit 0' TERM; cd /larder-test; last=
+        while :; do now=$(cat config/other); [ \"$now\" = \"$last\" ] || echo $now; last=$now; sleep 0.02; done";
+    let mut running = Running::with(&desk, &args, script);
+    assert_eq!(running.line(), "x");
+    left_out("z");
+    assert_eq!(running.line(), "z");
+    let secret = desk.path().join("m/tls.yaml");
+    let text = fs::read_to_string(&secret).unwrap();
+    fs::write(secret, text.replace("hunter2", "hunter3")).unwrap();
+    assert_eq!(running.line(), "HUP");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end(), (String::new(), Some(0)));
+    agent.signal(Signal::TERM);
+}
+
 #[test]
 fn change_while_volumes_are_looked_at_fires_its_hook() {
     if !may_mount() {

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::json;
+
 use crate::{
     application::{Application, reply},
     world::{World, until},
@@ -104,6 +106,35 @@ async fn restart_without_a_change_causes_no_request() {
     sidecar.until_request("Idle").await;
     world.config_map("n", "a", &[("a", "2")]);
     until(|| application.seen().len() == 2).await;
+}
+
+// on-change 66, 67, 68
+#[tokio::test]
+async fn object_that_is_left_out_causes_no_request() {
+    let application = Application::start().await;
+    let world = with_request(&application);
+    let left_out = |text: &str| {
+        let annotations = json!({"larder.dev/on-change": "false"});
+        let fields = json!({"data": {"a": text}, "metadata": {"annotations": annotations}});
+        world.object("ConfigMap", "n", "a", &fields);
+    };
+    left_out("1");
+    let sidecar = world.ready().await;
+    sidecar.until_request("Idle").await;
+    left_out("2");
+    world.until_files("a=2").await;
+    sidecar.stop().await.unwrap();
+    left_out("3");
+    let sidecar = world.ready().await;
+    world.until_files("a=3").await;
+    sidecar.until_request("Idle").await;
+    assert_eq!(application.seen().len(), 1, "the first sync");
+    world.config_map("n", "b", &[("b", "1")]);
+    until(|| application.seen().len() == 2).await;
+    sidecar.until_request("Idle").await;
+    // Without the annotation.
+    world.config_map("n", "a", &[("a", "3")]);
+    until(|| application.seen().len() == 3).await;
 }
 
 // sidecar 34

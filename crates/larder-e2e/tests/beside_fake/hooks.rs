@@ -155,6 +155,37 @@ async fn container_that_was_restarted_after_the_swap_gets_no_signal() {
     assert_eq!(next.end(&world), "");
 }
 
+// on-change 66, 67
+#[tokio::test(start_paused = true)]
+async fn object_that_is_left_out_sends_no_signal_also_across_restarts() {
+    let left_out = |text: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "data": {"n": text},
+            "metadata": {"name": "app", "annotations": {"larder.dev/on-change": "false"}},
+        })
+    };
+    let mut world = with_signal().await;
+    let mut process = Process::start(&world, 0);
+    world.apply(&left_out("1"));
+    world.until_file("web", "v", "n", "1").await;
+    sleep(secs(60)).await;
+    world.restart_larder().await;
+    world.until_delivered("web").await;
+    world.apply(&left_out("2"));
+    world.until_file("web", "v", "n", "2").await;
+    sleep(secs(60)).await;
+    let meanwhile = async |world: &World| world.apply(&left_out("3"));
+    world.restart_larder_after(meanwhile).await;
+    world.until_file("web", "v", "n", "3").await;
+    sleep(secs(60)).await;
+    // What has changed meanwhile counts from now on.
+    world.config_map("app", &[("n", "3")]);
+    let sent = || runs(&world, "succeeded") > 0.0;
+    world.until("the signal", sent).await;
+    assert_eq!(process.line(), "3");
+    assert_eq!(process.end(&world), "");
+}
+
 /// The rounds of a hook of the program that embeds larder.
 struct Rounds(mpsc::UnboundedReceiver<PodChange>);
 

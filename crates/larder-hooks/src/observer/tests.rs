@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _};
 use fastrand::Rng;
 use larder_containers::processes::Processes;
 use larder_inputs::clock::Clock;
-use larder_on_change::parse::HookList;
+use larder_on_change::{LeftOut, parse::HookList};
 use larder_projection::{
     File, Payload, Value, VolumeKind, VolumePath,
     disk::{PodVolume, VolumeHost},
@@ -135,7 +135,13 @@ impl OnePodAgent {
         let mut observer = self.on_change.observer(&self.pod, &self.hooks, is_new);
         let parts = [VOLUME, OTHER].map(|name| PartKey::Volume(name.into(), KIND));
         observer.begin(parts.into_iter());
-        observer.announce(&PartKey::Volume(volume.into(), KIND), files(&payload(text)));
+        let (left_out, of) = (LeftOut::default(), |_: &str| None);
+        let objects = ItemObjects {
+            left_out: &left_out,
+            of: &of,
+        };
+        let part = PartKey::Volume(volume.into(), KIND);
+        observer.announce(&part, files(&payload(text)), &objects);
         observer
     }
 
@@ -153,7 +159,13 @@ impl OnePodAgent {
         let (payload, now) = (payload(text), Clock::system().now());
         let set_up = self.on_change.node().host.set_up(&volume, &payload, now);
         let part = PartKey::Volume(name.into(), KIND);
-        observer.add(part, files(&payload), set_up.unwrap().written.swapped);
+        let (left_out, of) = (LeftOut::default(), |_: &str| None);
+        let objects = ItemObjects {
+            left_out: &left_out,
+            of: &of,
+        };
+        let swapped = set_up.unwrap().written.swapped;
+        observer.add(part, files(&payload), &objects, swapped);
         observer
     }
 

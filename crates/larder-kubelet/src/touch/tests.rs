@@ -14,6 +14,7 @@ fn pod() -> ObjectMeta {
         name: "web".into(),
         uid: "u1".into(),
         resource_version: ResourceVersion::new("0"),
+        ..ObjectMeta::default()
     }
 }
 

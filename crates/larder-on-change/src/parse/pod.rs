@@ -14,7 +14,7 @@ use super::{
 use crate::{hook::Hook, outline::PodOutline};
 
 /// The annotation for hooks of the whole pod.
-pub const ANNOTATION: &str = "larder.dev/on-change";
+pub const ANNOTATION: &str = larder_objects::ON_CHANGE_ANNOTATION;
 /// Prefix of the annotations for hooks of one container, followed by its name.
 pub const ANNOTATION_PREFIX: &str = "on-change.larder.dev/";
 

@@ -7,6 +7,8 @@ use serde_json::json;
 use super::*;
 use crate::{outline::PodOutline, parse::AllowedActions, pod_hooks::HookSources};
 
+mod left_out;
+
 /// A node with pods, each with a volume.
 struct Node {
     schedule: Schedule<()>,
@@ -28,6 +30,12 @@ impl Node {
 
     /// A pod with these hooks, which has had its first delivery.
     fn add(&mut self, uid: &str, hooks: &str) {
+        self.add_undelivered(uid, hooks);
+        self.deliver(uid, "1");
+    }
+
+    /// A pod with these hooks.
+    fn add_undelivered(&mut self, uid: &str, hooks: &str) {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"annotations": {"larder.dev/on-change": hooks}},
             "spec": {
@@ -48,7 +56,6 @@ impl Node {
         let time = self.now.time;
         self.schedule
             .adopt(&uid.into(), (), hooks, &past, key, time);
-        self.deliver(uid, "1");
     }
 
     fn part() -> PartKey {

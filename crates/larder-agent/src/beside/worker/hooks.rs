@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use larder_hooks::FoundContent;
 use larder_kubelet::rules::PartName;
-use larder_on_change::PartKey;
+use larder_on_change::{ObjectTag, PartKey};
+use larder_projection::Inputs;
 use tokio::time::Instant;
 
 use super::BesideWorker;
@@ -33,13 +34,14 @@ impl BesideWorker {
         Ok(())
     }
 
-    /// What a look needs for hooks.
-    pub(super) fn hook_inputs(&self) -> Option<HookInputs> {
+    /// What a look at these inputs needs for hooks.
+    pub(super) fn hook_inputs(&self, inputs: &Inputs) -> Option<HookInputs> {
         let hooks = self.hooked.hooks()?;
         Some(HookInputs {
             on_change: self.work.node.on_change.clone(),
             hooks: Arc::clone(hooks),
             wants_disk: self.hooked.wants_disk(),
+            left_out: inputs.left_out().map(ObjectTag::of).collect(),
         })
     }
 

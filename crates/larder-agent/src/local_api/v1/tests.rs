@@ -57,6 +57,7 @@ impl Fill {
             last_swap: self.time(),
             files: 1,
             stale_as_of: self.time(),
+            left_out: self.some("app.conf".to_owned()).into_iter().collect(),
             verified_in_ms: self.some(81),
             sub_paths: Vec::from_iter(self.some(SubPathStatus {
                 container: "main".to_owned(),
@@ -83,6 +84,7 @@ impl Fill {
             delivery: self.delivery(),
             last_swap: self.time(),
             stale_as_of: self.time(),
+            left_out: self.some("LEVEL".to_owned()).into_iter().collect(),
             outdated: self.some(outdated).into_iter().collect(),
         }
     }

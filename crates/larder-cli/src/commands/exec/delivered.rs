@@ -16,7 +16,8 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Pod;
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
 use larder_exec::{
-    Contents, Delivered, ExecTarget, SharedDirectory, container_called, filled, volumes,
+    Contents, Delivered, ExecTarget, LeftOutItems, SharedDirectory, container_called, filled,
+    volumes,
 };
 use larder_files::{ownership, regular_file::read_regular_file};
 use larder_objects::validation::{is_label, is_subdomain};
@@ -94,7 +95,7 @@ fn delivered(
         }
         Phase::Delivered | Phase::Stale | Phase::Waiting | Phase::Failing | Phase::Removing => {}
     }
-    let mut directories = BTreeMap::new();
+    let (mut directories, mut left_out) = (BTreeMap::new(), LeftOutItems::default());
     for volume in volumes(pod, container_called(pod, container)) {
         let name = &volume.name;
         if VolumeKind::of(volume).is_some() {
@@ -115,6 +116,7 @@ fn delivered(
                 output::note(format_args!("volume {name} {what}{why}"));
             }
             directories.insert(name.clone(), directory);
+            left_out.files.insert(name.clone(), status.left_out.clone());
         }
     }
     let mut environments = status.containers.iter();
@@ -126,6 +128,7 @@ fn delivered(
     } else if environment.delivery.phase != Phase::Delivered {
         bail!("its environment {}", waits(&environment.delivery));
     }
+    left_out.variables.clone_from(&environment.left_out);
     let path = agent.path(&environment.path)?;
     let what = || format!("cannot read {}", path.display());
     let text = read_regular_file(&path, MAX_ENVIRONMENT_FILE_BYTES).with_context(what)?;
@@ -135,6 +138,7 @@ fn delivered(
         variables,
         environment: path,
         volumes: directories,
+        left_out,
     })
 }
 

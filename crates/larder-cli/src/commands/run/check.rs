@@ -7,9 +7,12 @@ use std::{
     process::ExitCode,
 };
 
-use larder_agent::{annotations, config::Config};
+use larder_agent::{
+    annotations::{self, AnnotationProblem},
+    config::Config,
+};
 use larder_objects::{
-    chain,
+    Object, chain,
     manifest::{Loader, MadeObject, Manifest, Manifests},
 };
 use larder_on_change::parse::AllowedActions;
@@ -85,13 +88,21 @@ fn of_manifests(path: &Path, allowed: AllowedActions) -> Vec<String> {
 
 fn of_annotations(manifests: &Manifests, allowed: AllowedActions) -> Vec<String> {
     let documents = manifests.documents.iter();
-    let pods = documents.filter_map(|document| match &document.manifest {
-        Manifest::Pod(pod) => Some((pod, &document.origin)),
-        _ => None,
-    });
-    let found = pods.flat_map(|(pod, origin)| {
-        let found = annotations::problems(pod, allowed).into_iter();
+    let found = documents.flat_map(|document| {
+        let found = match &document.manifest {
+            Manifest::Pod(pod) => annotations::problems(pod, allowed),
+            Manifest::ConfigMap(object) => of_object(object),
+            Manifest::Secret(object) => of_object(object),
+            _ => Vec::new(),
+        };
+        let origin = &document.origin;
+        let found = found.into_iter();
         found.map(move |found| format!("{origin}: annotation {}: {}", found.key, found.problem))
     });
     found.collect()
+}
+
+fn of_object(object: &impl Object) -> Vec<AnnotationProblem> {
+    let problem = annotations::problem_of_object(object.metadata());
+    problem.into_iter().collect()
 }

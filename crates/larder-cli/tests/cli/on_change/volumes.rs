@@ -154,3 +154,30 @@ fn volume_that_fails_holds_no_other_back() {
     );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
+
+// on-change 66
+#[test]
+fn object_that_is_left_out_sends_no_signal() {
+    if !may_mount() {
+        return;
+    }
+    let app = |key: &str, secret: &str| {
+        let annotated = "{name: app, annotations: {larder.dev/on-change: 'false'}}";
+        several(key, "1", "1", secret).replacen("{name: app}", annotated, 1)
+    };
+    let desk = Desk::with([("app.yaml", app("a", "").as_str())]);
+    let script = "trap 'echo HUP' HUP; trap 'exit 0' TERM; cd /larder-test; last=
+        while :; do now=$(cat one/key two/key); [ \"$now\" = \"$last\" ] || echo $now; last=$now; sleep 0.02; done";
+    let mut running = Running::start(&desk, &["--on-change", "signal:HUP"], script);
+    assert_eq!(running.line(), "aa");
+    desk.replace("app.yaml", &app("b", ""));
+    let mut line = running.line();
+    while line != "bb" {
+        // One volume is there before the other.
+        assert!(["ab", "ba"].contains(&line.as_str()), "{line}");
+        line = running.line();
+    }
+    desk.replace("app.yaml", &app("b", SECRET));
+    assert_eq!(running.line(), "HUP");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}

@@ -46,6 +46,7 @@ fn metadata(index: usize, version: u32) -> ObjectMeta {
             .as_str()
             .into(),
         resource_version: ResourceVersion::new(version.to_string()),
+        ..ObjectMeta::default()
     }
 }
 
