@@ -53,6 +53,7 @@ use std::{collections::HashSet, panic::resume_unwind, path::Path, process::ExitC
 
 use jiff::Timestamp;
 use larder_objects::manifest::{Loader, Manifests};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use self::{
@@ -152,11 +153,19 @@ fn rendered(world: &Offline) -> Vec<RenderedPod<'_>> {
     pods.map(|pod| RenderedPod::new(pod, world)).collect()
 }
 
-/// The results of both, computed at the same time.
+/// The results of both, computed at the same time if the system has a thread for that, else one after the other.
 fn in_parallel<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
+    // Where the system refuses a thread, what it was to run is left here.
+    let one = Mutex::new(Some(one));
+    let run = || one.lock().take().map(|one| one());
     thread::scope(|scope| {
-        let one = scope.spawn(one);
-        let (other, one) = (other(), one.join());
-        (one.unwrap_or_else(|panic| resume_unwind(panic)), other)
+        let thread = thread::Builder::new().spawn_scoped(scope, run);
+        let other = other();
+        let joined = thread.ok().map(|thread| thread.join());
+        let one = match joined {
+            Some(result) => result.unwrap_or_else(|panic| resume_unwind(panic)),
+            None => run(),
+        };
+        (one.expect("it runs once"), other)
     })
 }

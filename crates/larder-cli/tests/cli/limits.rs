@@ -130,6 +130,37 @@ async fn agent_of_a_user_that_may_start_no_thread_goes_on() {
     goes_on_without_threads(&desk, agent, limit).await;
 }
 
+// Attack: the user may start no more processes and threads.
+#[test]
+fn comparison_of_a_user_that_may_start_no_thread_is_complete() {
+    if !is_root() {
+        return;
+    }
+    let pod = pod("web", "app");
+    let desk = Desk::with([
+        (
+            "a.yaml",
+            &*format!("{pod}---\n{}", config_map("app", "a: '1'")),
+        ),
+        (
+            "b.yaml",
+            &format!("{pod}---\n{}", config_map("app", "a: '2'")),
+        ),
+    ]);
+    let larder = larder_for_everybody(&desk);
+    let output = of_user()
+        .args(["prlimit", "--nproc=1"])
+        .arg(larder)
+        .args(["diff", "--from-file", "a.yaml", "--to-file", "b.yaml"])
+        .current_dir(desk.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("default/web"), "{text}");
+    assert!(output.stderr.is_empty(), "{text}");
+}
+
 /// A control group that bounds the number of threads.
 struct ThreadGroup(PathBuf);
 
