@@ -24,7 +24,7 @@ use larder_objects::{chain, manifest::Loader};
 use larder_projection::containers;
 
 pub(crate) use self::{
-    container::{ContainerContent, MountedFile, PathTerm, Start, files_below},
+    container::{ContainerContent, MountedFile, PathTerm, Start, files_below, path_in_volume},
     hints::keys,
     json::{document, text},
     pod::{RenderedPod, StartError, mount_table},

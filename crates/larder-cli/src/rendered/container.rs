@@ -172,7 +172,7 @@ impl<'r> ContainerContent<'r> {
         let Some(projection) = projection else {
             return PathTerm::default();
         };
-        let part = elements(mount.sub_path.as_deref().unwrap_or_default());
+        let part = path_in_volume(mount.sub_path.as_deref().unwrap_or_default());
         let in_volume = [part.as_str(), below]
             .into_iter()
             .filter(|text| !text.is_empty());
@@ -217,7 +217,7 @@ impl<'r> ContainerContent<'r> {
                 .projection(mount)
                 .into_iter()
                 .flat_map(Projection::paths);
-            let wanted = elements(sub_path);
+            let wanted = path_in_volume(sub_path);
             for path in in_volume {
                 let Some(below) = below(path.as_str(), &wanted) else {
                     continue;
@@ -243,7 +243,7 @@ impl<'r> ContainerContent<'r> {
     pub(crate) fn any_files(&self) -> BTreeMap<&'r str, &'r [AnyFiles<'r>]> {
         let mounts = self.by_path.iter();
         let whole = mounts.filter(|(_, mount)| {
-            elements(mount.sub_path.as_deref().unwrap_or_default()).is_empty()
+            path_in_volume(mount.sub_path.as_deref().unwrap_or_default()).is_empty()
         });
         let found = whole.filter_map(|(root, mount)| {
             let keys = self.projection(mount)?.any_keys();
@@ -268,7 +268,7 @@ impl<'r> ContainerContent<'r> {
                 file: Cow::Owned(file),
                 origin: Some(Cow::Borrowed(&secret.origin)),
                 group: fs_group(self.pod.pod),
-                sub_mount: None,
+                sub_mount: mount.sub_path.is_some().then_some(*mount),
             };
             Some((format!("{root}/*"), shown))
         });
@@ -356,11 +356,13 @@ fn root<'r>(mount: &'r Mount<'_>) -> &'r str {
     mount.mount_path.trim_end_matches('/')
 }
 
-/// A path in a volume without empty elements.
-fn elements(path: &str) -> String {
-    let elements = path.split('/');
+/// The path in a volume that a `subPath` names, without empty elements. `..data` is the set, of which a container sees
+/// plain files.
+pub(crate) fn path_in_volume(sub_path: &str) -> String {
+    let elements = sub_path.split('/');
     let elements: Vec<_> = elements.filter(|e| !matches!(*e, "" | ".")).collect();
-    elements.join("/")
+    let below = elements.strip_prefix(&["..data"]).unwrap_or(&elements);
+    below.join("/")
 }
 
 /// The part of `path` below `wanted`, if it is there or below.
@@ -375,7 +377,7 @@ pub(crate) fn files_below<'p, 'a>(
     payload: &'p Payload<'a>,
     sub_path: &str,
 ) -> impl Iterator<Item = (&'p str, &'p VolumePath, &'p File<'a>)> {
-    let wanted = elements(sub_path);
+    let wanted = path_in_volume(sub_path);
     let from = (Bound::Included(wanted.as_str()), Bound::Unbounded);
     let prefix = wanted.clone();
     let near = payload.range::<str, _>(from);
@@ -413,6 +415,10 @@ mod tests {
         assert_eq!(below("./d//"), ["x", "y/z"]);
         assert_eq!(below("d/y"), ["z"]);
         assert_eq!(below("missing"), [""; 0]);
+        // The set, and what is in it.
+        assert_eq!(below("..data/."), below("."));
+        assert_eq!(below("./..data/d/y"), ["z"]);
+        assert_eq!(below("d/..data"), [""; 0]);
         assert_eq!(below("."), ["a", "a-b", "d.conf", "d/x", "d/y/z"]);
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{
     RenderedPod,
-    container::{ContainerContent, files_below},
+    container::{ContainerContent, files_below, path_in_volume},
     hints::keys,
     pod::RenderedContainer,
     words::size,
@@ -42,6 +42,7 @@ pub(super) fn of_container(
         if let (Some(path), None) = (&mount.sub_path, &mount.unknown_sub_path)
             && let Some(Ok(projection)) = pod.projection(&mount.volume.name)
             && projection.any_keys().is_empty()
+            && !path_in_volume(path).is_empty()
             && files_below(&projection.payload, path).next().is_none()
             && let Some(path) = mount.shown_sub_path()
         {

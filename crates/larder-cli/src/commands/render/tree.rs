@@ -20,7 +20,7 @@ use crate::{
     offline::with_hint,
     output::{Paint, Style, count, tree::Branch},
     rendered::{
-        RenderedPod, files_below, mount_table,
+        RenderedPod, files_below, mount_table, path_in_volume,
         words::{
             heading, is_cut, mount_source, origin, permissions, size, sources, text_lines,
             unknown as unknown_words, variable_value, volume_type,
@@ -238,6 +238,7 @@ fn content(
     let mount = mount.filter(|mount| mount.unknown_sub_path.is_none());
     let sub_path = mount.and_then(|mount| mount.sub_path.as_deref());
     let sub_path = sub_path.unwrap_or_default();
+    let in_volume = path_in_volume(sub_path);
     let shown_path = mount.and_then(Mount::shown_sub_path).unwrap_or_default();
     let wanted = shown_path.trim_end_matches('/');
     let hides_path = mount.is_some_and(|mount| mount.secret_sub_path) && !shown.secrets;
@@ -264,7 +265,7 @@ fn content(
         })
         .collect();
     let perhaps = projection.paths().filter(|path| {
-        let is_below = sub_path.is_empty() || path.as_str() == sub_path;
+        let is_below = in_volume.is_empty() || path.as_str() == in_volume;
         is_below && !projection.payload.contains_key(*path)
     });
     branches.extend(perhaps.filter_map(|path| {
@@ -276,7 +277,7 @@ fn content(
         branches.push(Branch::new().plain("*").yellow(words));
     }
     let found = !branches.is_empty();
-    match (found, wanted) {
+    match (found, &*in_volume) {
         (true, _) => {}
         (false, "") => branches.push(Branch::new().dim("empty")),
         (false, _) => branches.push(Branch::new().yellow(format_args!(
@@ -284,7 +285,7 @@ fn content(
         ))),
     }
     // A mount that shows what it should needs no hint at what else is missing.
-    if wanted.is_empty() || !found {
+    if in_volume.is_empty() || !found {
         branches.extend(missing(pod, &projection.absent));
     }
     branches

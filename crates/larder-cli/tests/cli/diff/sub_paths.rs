@@ -63,6 +63,22 @@ fn file_by_sub_path_is_seen_without_a_restart_if_the_pod_asks_for_updates() {
     }
 }
 
+// subpath 4
+#[test]
+fn set_of_a_volume_is_mounted_as_a_directory_of_plain_files() {
+    let pod = SUB_PATHS.replace("subPath: d}", "subPath: ..data}");
+    let changed = pod.replace("b: \"1\"", "b: \"2\"");
+    check_verdicts(&pod, &changed, &[("file", "same"), ("part", "live")]);
+    let not_asked = |pod: &str| pod.replace("\"true\"", "\"false\"");
+    let restart = [("file", "same"), ("part", "restart")];
+    check_verdicts(&not_asked(&pod), &not_asked(&changed), &restart);
+    let rendered = Desk::with([("pod.yaml", &*pod)]).run("render -f pod.yaml");
+    assert!(!rendered.stdout.contains("empty directory"), "{rendered:?}");
+    let inside = pod.replace("..data}", "..data/d/b}");
+    let changed = inside.replace("b: \"1\"", "b: \"2\"");
+    check_verdicts(&inside, &changed, &[("file", "same"), ("part", "live")]);
+}
+
 // subpath 10
 // subpath 11
 #[test]
