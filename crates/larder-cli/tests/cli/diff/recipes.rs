@@ -309,6 +309,64 @@ fn gitlab_recipe_comments_on_a_merge_request() {
     );
 }
 
+/// The shell step of the Jenkinsfile, as Jenkins runs it: `sh -xe`, in a whole clone of the branch of the change.
+#[test]
+fn jenkins_recipe_shows_what_the_change_does_and_nothing_of_its_target() {
+    let checkout = Checkout::new();
+    checkout.git("branch -M main");
+    let pod = |name: &str| {
+        format!(
+            "apiVersion: v1
+kind: ConfigMap
+metadata: {{name: {name}}}
+data: {{other: '1'}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  containers:
+  - {{name: c, image: i, env: [{{name: A, valueFrom: {{configMapKeyRef: {{name: {name}, key: none}}}}}}]}}
+"
+        )
+    };
+    for overlay in ["staging", "prod"] {
+        fs::create_dir_all(checkout.path().join("overlays").join(overlay)).unwrap();
+        checkout.write(
+            &format!("overlays/{overlay}/a.yaml"),
+            "# none\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: other}}\n",
+        );
+    }
+    checkout.commit("base");
+    checkout.git("checkout -q -b change");
+    checkout.write("overlays/prod/b.yaml", &pod("changed"));
+    checkout.commit("change");
+    checkout.git("checkout -q main");
+    checkout.write("overlays/prod/c.yaml", &pod("elsewhere"));
+    checkout.commit("elsewhere");
+    checkout.git("checkout -q change");
+    let runner = Runner::new(&checkout);
+    let whole = runner.shell("git fetch -q --unshallow", &[]);
+    assert!(whole.status.success(), "{whole:?}");
+    let recipe = block("A comment on a pull request", "groovy", "changeRequest()");
+    let (_, step) = recipe.split_once("sh '''").unwrap();
+    let (step, _) = step.split_once("'''").unwrap();
+    let run = Command::new("sh")
+        .args(["-xec", step])
+        .current_dir(runner.path("clone"))
+        .env("PATH", path_with(&runner.path("tools")))
+        .env("CHANGE_TARGET", "main")
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
+    let comment = runner.read("clone/comment.md");
+    assert!(
+        comment.contains("### overlays/prod") && comment.contains("default/changed"),
+        "{comment}"
+    );
+    assert!(!comment.contains("elsewhere"), "{comment}");
+}
+
 #[test]
 fn shallow_clone_is_told_to_fetch_the_base_first() {
     let checkout = Checkout::new();
