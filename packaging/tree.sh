@@ -7,6 +7,8 @@ share=$tree/usr/share
 install -D -m 755 -t "$tree/usr/bin" "$larder" "$dist/larder-sidecar"
 # `kubectl larder …` is the same command.
 ln -s larder "$tree/usr/bin/kubectl-larder"
+"$larder" completion kubectl >"$tree/usr/bin/kubectl_complete-larder"
+chmod 755 "$tree/usr/bin/kubectl_complete-larder"
 install -D -m 644 -t "$tree/usr/lib/systemd/system" packaging/larder.service packaging/larder-wait@.service
 install -D -m 644 packaging/agent.yaml "$tree/etc/larder/agent.yaml"
 # Manifests may hold Secrets.

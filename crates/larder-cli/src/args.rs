@@ -20,13 +20,16 @@ use larder_agent::config::listen_address;
 use larder_exec::{ANCHOR, STAGE};
 use larder_objects::manifest::Exclusion;
 
-use self::values::{OF_KUBECTL, duration, kubeconfig, loopback, namespace, variable};
 pub(crate) use self::{
     diff::{DiffArgs, DiffOutput, FailOn},
-    kubectl::KubectlArgs,
+    kubectl::{KubectlArgs, KubectlCommand},
     on_change::OnChangeArgs,
     sidecar::{ReloadArgs, SidecarArgs},
-    values::PodName,
+    values::{PodName, kubectl_kubeconfig},
+};
+use self::{
+    kubectl::ManifestPath,
+    values::{OF_KUBECTL, duration, kubeconfig, loopback, namespace, variable},
 };
 
 /// Deliver ConfigMaps and Secrets to pods as the kubelet does, without a kubelet
@@ -80,6 +83,10 @@ pub(crate) enum Command {
     ExecAnchor,
     Completion(CompletionArgs),
     Man(ManArgs),
+    #[command(hide = true)]
+    Describe(KubectlCommand),
+    #[command(hide = true)]
+    Get(KubectlCommand),
 }
 
 /// Deliver ConfigMaps and Secrets to the pods of a node, and keep them up to date
@@ -418,7 +425,7 @@ pub(crate) enum CheckpointOutput {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManifestArgs {
     /// Manifest, directory of manifests (*.yaml, *.yml, *.json), or - for standard input
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", required = true, num_args = 1.., value_hint = ValueHint::AnyPath)]
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", required = true, num_args = 1.., value_parser = ManifestPath, value_hint = ValueHint::AnyPath)]
     pub(crate) filenames: Vec<PathBuf>,
 
     /// Also read the subdirectories of directories
@@ -605,7 +612,7 @@ pub(crate) enum RefsOutput {
   larder exec -f app.yaml --on-change @hooks.yaml -- ./server")]
 pub(crate) struct ExecArgs {
     /// Manifest, directory of manifests, or - for standard input; without -f, the pod is taken from the running agent
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with_all = ["root_dir", "config"])]
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_parser = ManifestPath, value_hint = ValueHint::AnyPath, conflicts_with_all = ["root_dir", "config"])]
     pub(crate) filenames: Vec<PathBuf>,
 
     /// Namespace of the pod and of objects that name none [default: that of the kubeconfig's context if one is given,
@@ -618,7 +625,17 @@ pub(crate) struct ExecArgs {
 
     /// The pod; optional if the manifests contain only one
     #[arg(long, value_name = "NAMESPACE/NAME")]
-    pub(crate) pod: Option<PodName>,
+    pod: Option<PodName>,
+
+    /// The pod, as kubectl takes it
+    #[arg(value_name = "POD", conflicts_with = "pod", hide = true)]
+    positional_pod: Option<PodName>,
+
+    /// The command has the input and the terminal of larder in any case
+    #[arg(short = 'i', long = "stdin", hide = true)]
+    stdin: bool,
+    #[arg(short = 't', long = "tty", hide = true)]
+    tty: bool,
 
     /// The container [default: the first that is not an init container]
     #[arg(short, long, value_name = "CONTAINER")]
@@ -655,6 +672,13 @@ pub(crate) struct ExecArgs {
     /// The command [default: the container's]
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl ExecArgs {
+    /// The pod, if one is named.
+    pub(crate) fn pod(&self) -> Option<&PodName> {
+        self.pod.as_ref().or(self.positional_pod.as_ref())
+    }
 }
 
 /// What follows when a command fails that larder has restarted.
@@ -709,13 +733,42 @@ pub(crate) struct ApiserverArgs {
 }
 
 /// Print a completion script
+///
+/// It completes subcommands, flags and values, and the names of pods, containers, namespaces, contexts and revisions: of
+/// the manifests after -f, else of the running agent; of the kubeconfig; of the repository. No cluster is asked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder completion bash > /etc/bash_completion.d/larder
-  source <(larder completion zsh)")]
+  source <(larder completion zsh)
+  larder completion kubectl > /usr/local/bin/kubectl_complete-larder")]
 pub(crate) struct CompletionArgs {
-    /// The shell
-    pub(crate) shell: clap_complete::Shell,
+    /// The shell; or kubectl, for the program kubectl_complete-larder that completes `kubectl larder`
+    pub(crate) shell: CompletedShell,
+}
+
+/// What scripts of completion are printed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompletedShell {
+    Bash,
+    Elvish,
+    Fish,
+    Kubectl,
+    Powershell,
+    Zsh,
+}
+
+impl CompletedShell {
+    /// Its name.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bash => "bash",
+            Self::Elvish => "elvish",
+            Self::Fish => "fish",
+            Self::Kubectl => "kubectl",
+            Self::Powershell => "powershell",
+            Self::Zsh => "zsh",
+        }
+    }
 }
 
 /// Print the manual page of larder, or of one of its subcommands

@@ -4,6 +4,7 @@
 mod apiserver;
 mod checkpoint;
 mod clean;
+mod complete;
 mod diff;
 mod exec;
 mod log_level;
@@ -11,13 +12,13 @@ mod man;
 mod refs;
 mod render;
 mod run;
-mod shell;
 mod sidecar;
 mod status;
 mod ui;
 
 use std::process::ExitCode;
 
+pub(crate) use self::complete::answer as answer_shell;
 pub(crate) use self::sidecar::{run as run_sidecar, run_reload};
 pub use self::{
     diff::{diff_report, manifests_of_revision},
@@ -57,7 +58,9 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Refs(args) => refs::run(&args),
         #[cfg(feature = "manifests")]
         Command::Apiserver(args) => apiserver::run(&args),
-        Command::Completion(args) => shell::completion(&args),
+        Command::Completion(args) => complete::script(&args),
         Command::Man(args) => man::run(&args),
+        Command::Describe(args) => Err(Failure::unreadable(args.advice("describe"))),
+        Command::Get(args) => Err(Failure::unreadable(args.advice("get"))),
     }
 }

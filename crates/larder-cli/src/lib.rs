@@ -34,6 +34,9 @@ pub use self::commands::{diff_report, exec_start, manifests_of_revision, render_
 
 /// The executable `larder`.
 pub fn larder() -> ExitCode {
+    if let Some(code) = commands::answer_shell() {
+        return code;
+    }
     start(|args: args::Args| commands::run(args.command))
 }
 

@@ -6,6 +6,7 @@ use clap::{ValueEnum, ValueHint};
 
 use super::{
     ExcludeArgs, KubectlArgs,
+    kubectl::ManifestPath,
     values::{OF_KUBECTL, at_least_2000, kubeconfig, namespace},
 };
 
@@ -43,7 +44,7 @@ Exit codes:
 )]
 pub(crate) struct DiffArgs {
     /// Manifest, directory of manifests (*.yaml, *.yml, *.json), or with --kubeconfig - for standard input
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with = "from_file", required_unless_present = "from_file")]
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_parser = ManifestPath, value_hint = ValueHint::AnyPath, conflicts_with = "from_file", required_unless_present = "from_file")]
     pub(crate) filenames: Vec<PathBuf>,
 
     /// Compare from this git revision of the files
@@ -55,11 +56,11 @@ pub(crate) struct DiffArgs {
     pub(crate) to: Option<String>,
 
     /// Compare from these manifests or directories
-    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, requires = "to_file")]
+    #[arg(long, value_name = "PATH", num_args = 1.., value_parser = ManifestPath, value_hint = ValueHint::AnyPath, requires = "to_file")]
     pub(crate) from_file: Vec<PathBuf>,
 
     /// Compare to these manifests or directories
-    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, requires = "from_file", conflicts_with_all = ["filenames", "from", "kubeconfig", "context"])]
+    #[arg(long, value_name = "PATH", num_args = 1.., value_parser = ManifestPath, value_hint = ValueHint::AnyPath, requires = "from_file", conflicts_with_all = ["filenames", "from", "kubeconfig", "context"])]
     pub(crate) to_file: Vec<PathBuf>,
 
     /// Compare from what the API server in this kubeconfig has. Without FILE, it is that of KUBECONFIG, or ~/.kube/config

@@ -1,6 +1,10 @@
-//! kubectl flags that larder does not need: accepted, or rejected with the command to use instead.
+//! What kubectl takes and larder does not need: accepted, or rejected with the command to use instead.
 
-use std::{convert::Infallible, ffi::OsStr};
+use std::{
+    convert::Infallible,
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+};
 
 use clap::{Arg, Command, Error, builder::TypedValueParser, error::ErrorKind};
 
@@ -39,5 +43,61 @@ impl TypedValueParser for Kustomization {
             "kubectl makes manifests of a kustomization: kubectl kustomize {dir} | larder {name} -f -{more}\n"
         );
         Err(Error::raw(ErrorKind::InvalidValue, why).with_cmd(command))
+    }
+}
+
+/// A path of `-f`. kubectl takes addresses, too; larder sends no request that nobody sees in its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ManifestPath;
+
+impl TypedValueParser for ManifestPath {
+    type Value = PathBuf;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        _flag: Option<&Arg>,
+        path: &OsStr,
+    ) -> Result<PathBuf, Error> {
+        let text = path.to_string_lossy();
+        if !text.starts_with("https://") && !text.starts_with("http://") {
+            return Ok(path.into());
+        }
+        let name = command.get_name();
+        let why =
+            format!("larder fetches no manifests: curl -fsSL '{text}' | larder {name} -f -\n");
+        Err(Error::raw(ErrorKind::InvalidValue, why).with_cmd(command))
+    }
+}
+
+/// A subcommand of kubectl that larder has under another name.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KubectlCommand {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<OsString>,
+}
+
+impl KubectlCommand {
+    /// What to use instead: the pod that was named is in it.
+    pub(crate) fn advice(&self, command: &str) -> String {
+        let mut words = self.words.iter().map(|word| word.to_string_lossy());
+        let mut names = Vec::new();
+        while let Some(word) = words.next() {
+            if !word.starts_with('-') {
+                names.push(word);
+            } else if !word.contains('=') {
+                // The next word is its value, as nearly always.
+                words.next();
+            }
+        }
+        let pod = match names.as_slice() {
+            [kind, name, ..] if ["pod", "pods", "po"].contains(&&**kind) => name,
+            [name, ..] => name.strip_prefix("pod/").unwrap_or("NAMESPACE/POD"),
+            [] => "NAMESPACE/POD",
+        };
+        format!(
+            "larder has no {command}: `larder status {pod}` shows what the agent delivers to a pod, \
+             `larder render -f FILE --pod {pod}` what its manifests say"
+        )
     }
 }

@@ -84,22 +84,32 @@ pub(super) const OF_KUBECTL: &str = "\0";
 /// Parses `--kubeconfig`; without a value, it is the file that kubectl would take.
 pub(super) fn kubeconfig() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
-        if path.as_os_str() != OF_KUBECTL {
-            return Ok(path);
-        }
-        let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
-        let Some(given) = variable("KUBECONFIG") else {
-            let home = variable("HOME").map(PathBuf::from);
-            let path = home.map(|home| home.join(".kube/config"));
-            return path.ok_or("neither KUBECONFIG nor HOME is set: name a file");
-        };
-        let mut files = env::split_paths(&given).filter(|path| !path.as_os_str().is_empty());
-        match (files.next(), files.next()) {
-            (Some(file), None) => Ok(file),
-            (None, _) => Err("KUBECONFIG names no file"),
-            _ => Err("KUBECONFIG names several files, which larder does not merge: name one"),
+        if path.as_os_str() == OF_KUBECTL {
+            kubectl_kubeconfig()
+        } else {
+            Ok(path)
         }
     })
+}
+
+/// The kubeconfig that kubectl would take.
+///
+/// # Errors
+///
+/// The environment names none, or several.
+pub(crate) fn kubectl_kubeconfig() -> Result<PathBuf, &'static str> {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
+    let Some(given) = variable("KUBECONFIG") else {
+        let home = variable("HOME").map(PathBuf::from);
+        let path = home.map(|home| home.join(".kube/config"));
+        return path.ok_or("neither KUBECONFIG nor HOME is set: name a file");
+    };
+    let mut files = env::split_paths(&given).filter(|path| !path.as_os_str().is_empty());
+    match (files.next(), files.next()) {
+        (Some(file), None) => Ok(file),
+        (None, _) => Err("KUBECONFIG names no file"),
+        _ => Err("KUBECONFIG names several files, which larder does not merge: name one"),
+    }
 }
 
 /// Longest time that a flag can give: a year.

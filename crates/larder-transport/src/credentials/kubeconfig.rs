@@ -191,13 +191,18 @@ impl Kubeconfig {
         }
     }
 
+    /// The names of the contexts.
+    pub(super) fn contexts(&self) -> impl Iterator<Item = &String> {
+        let contexts = self.contexts.iter().flatten();
+        contexts.map(|context| &context.name)
+    }
+
     /// The cluster and user of a context, or of the current one. A missing user is an anonymous one, as in client-go.
     pub(super) fn select(self, context: Option<&str>) -> Result<Selected, KubeconfigError> {
-        let names = self.contexts.iter().flatten().map(|context| &context.name);
-        if let Some(name) = context.filter(|name| !names.clone().any(|known| known == name)) {
+        if let Some(name) = context.filter(|name| !self.contexts().any(|known| known == name)) {
             return Err(KubeconfigError::NoContext {
                 name: name.to_owned(),
-                known: names.take(MAX_NAMED).cloned().collect(),
+                known: self.contexts().take(MAX_NAMED).cloned().collect(),
             });
         }
         let name = context.or(self.current_context.as_deref());

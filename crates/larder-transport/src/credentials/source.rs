@@ -110,6 +110,22 @@ impl ClusterSource {
         Ok(self.load()?.namespace)
     }
 
+    /// The names of the contexts of the kubeconfig; none without one. Blocks on files; connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// The kubeconfig is unreadable or invalid.
+    pub fn contexts(&self) -> Result<Vec<String>, SetupError> {
+        let Self::Kubeconfig { path, .. } = self else {
+            return Ok(Vec::new());
+        };
+        let file = Kubeconfig::read(path).map_err(|source| SetupError::Kubeconfig {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(file.contexts().cloned().collect())
+    }
+
     /// Reads the configuration. Blocks on files.
     pub(super) fn load(&self) -> Result<Settings, SetupError> {
         match self {

@@ -38,7 +38,7 @@ pub(super) fn target(
         None => Offline::new(manifests, ClusterObjects::Assumed),
     };
     let mut offline = as_run_here(objects, args.assume_missing);
-    let index = match (&args.pod, offline.pods.as_slice()) {
+    let index = match (args.pod(), offline.pods.as_slice()) {
         (Some(wanted), _) => offline.position(wanted, namespace)?,
         (None, []) => return Err(anyhow!("no pod in the manifests").into()),
         (None, [_]) => 0,

@@ -34,7 +34,7 @@ enum PodSource {
 impl Origin {
     pub(super) fn new(args: ExecArgs) -> Result<Self, Failure> {
         let source = if args.filenames.is_empty() {
-            let Some(pod) = args.pod.clone() else {
+            let Some(pod) = args.pod().cloned() else {
                 let why = "expected --pod for a pod of the running agent, or manifests with -f";
                 return Err(Failure::unreadable(why));
             };
