@@ -577,7 +577,7 @@ impl Offline {
 
 /// Makes objects that could not be read unavailable, with their reasons.
 fn refuse_unread<K: Keyed>(
-    objects: &mut Objects<K>,
+    objects: &mut ObjectsByName<K>,
     namespace: &str,
     reasons: &BTreeSet<(String, String)>,
 ) {
@@ -603,7 +603,7 @@ pub(crate) fn maker_words(maker: &Maker) -> &str {
 
 /// Makes objects without values in the documents unavailable.
 fn refuse_made<K: Keyed>(
-    objects: &mut Objects<K>,
+    objects: &mut ObjectsByName<K>,
     namespace: &str,
     made: &HashMap<(Kind, ObjectKey), MadeObject>,
 ) {
@@ -679,11 +679,11 @@ fn rejected(error: &ManifestError) -> Option<((String, String), String)> {
     Some((key, format!("{} line {}", origin.file, origin.line)))
 }
 
-type Objects<K> = BTreeMap<String, Result<Arc<K>, Unavailable>>;
+type ObjectsByName<K> = BTreeMap<String, Result<Arc<K>, Unavailable>>;
 
 /// Takes objects that do not exist as what `unseen` says.
 fn take_missing<K: Keyed>(
-    objects: &mut Objects<K>,
+    objects: &mut ObjectsByName<K>,
     namespace: &str,
     unseen: &impl Fn(Kind, &ObjectKey) -> Option<UnknownObject>,
 ) {
@@ -697,7 +697,7 @@ fn take_missing<K: Keyed>(
 }
 
 /// Takes the keys of objects without data as unknown.
-fn take_empty<K>(objects: &mut Objects<K>, is_empty: impl Fn(&K) -> bool) {
+fn take_empty<K>(objects: &mut ObjectsByName<K>, is_empty: impl Fn(&K) -> bool) {
     for found in objects.values_mut() {
         if found.as_ref().is_ok_and(|object| is_empty(object)) {
             let object = UnknownObject::unseen(Existence::Certain);

@@ -34,7 +34,7 @@ impl Authorization for NodeAuthorizer {
             return Ok(());
         }
         match node(user).filter(|_| is_in(user, "system:nodes")) {
-            Some(node) => Node { objects, node }.authorize(attempt),
+            Some(node) => NodePermissions { objects, node }.authorize(attempt),
             None => Err(String::new()),
         }
     }
@@ -81,12 +81,12 @@ const OTHER_LEASE: &str = "can only access node lease with the same name as the 
 const READING: [Verb; 3] = [Verb::Get, Verb::List, Verb::Watch];
 
 /// One node, and what it may do.
-struct Node<'a> {
+struct NodePermissions<'a> {
     objects: Objects<'a>,
     node: &'a str,
 }
 
-impl Node<'_> {
+impl NodePermissions<'_> {
     fn authorize(&self, attempt: &Attempt<'_>) -> Result<(), String> {
         let reads = READING.contains(&attempt.verb);
         let changes = matches!(attempt.verb, Verb::Update | Verb::Patch);

@@ -1,6 +1,7 @@
-//! What depends on what: files of a crate, and the faults that only tests inject.
+//! What depends on what: files of a crate, and the faults that only tests inject. What the types of a crate are called.
 //!
-//! No file imports one that imports it, directly or through others, in any crate of the workspace.
+//! No file imports one that imports it, directly or through others, in any crate of the workspace. No two types of a
+//! crate have one name, so that a name says what it means without a look at the imports.
 //!
 //! What a module takes from its own children is left out, for a module is made of them; so are unit tests, which may
 //! name what they like. The sources are read as text: an import that a macro writes is missed.
@@ -11,7 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     iter::Peekable,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// The path of a module from the root of its crate; empty for the root.
@@ -19,22 +20,47 @@ type Module = Vec<String>;
 
 #[test]
 fn no_files_import_each_other() {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let crates = fs::read_dir(workspace.join("crates")).unwrap();
     let mut found = BTreeMap::new();
-    for root in crates
-        .map(|entry| entry.unwrap().path())
-        .chain([workspace.join("fuzz")])
-    {
-        let name = root.file_name().unwrap().to_str().unwrap().to_owned();
+    for root in crates() {
         let mut sources = BTreeMap::new();
         read(&root.join("src"), &[], &mut sources);
         let circles = in_circles(imports(&sources));
         if !circles.is_empty() {
-            found.insert(name, circles);
+            found.insert(root, circles);
         }
     }
     assert!(found.is_empty(), "files in circles of imports: {found:#?}");
+}
+
+#[test]
+fn type_names_occur_once_in_a_crate() {
+    let mut found = Vec::new();
+    for root in crates() {
+        let mut places = BTreeMap::<_, Vec<_>>::new();
+        for path in files_below(&root.join("src")) {
+            let text = fs::read_to_string(&path).unwrap();
+            for name in text.lines().filter_map(defined_type) {
+                places
+                    .entry(name.to_owned())
+                    .or_default()
+                    .push(path.clone());
+            }
+        }
+        found.extend(places.into_iter().filter(|(_, places)| places.len() > 1));
+    }
+    assert!(found.is_empty(), "one name of several types: {found:#?}");
+}
+
+#[test]
+fn a_type_is_defined_by_its_keyword_and_no_associated_type_is_one() {
+    let defined = |line, name| assert_eq!(defined_type(line), name, "{line}");
+    defined("pub(crate) struct Name<'a> {", Some("Name"));
+    defined("        enum Name {", Some("Name"));
+    defined("pub trait Name: Send {", Some("Name"));
+    defined("type Name = Vec<u8>;", Some("Name"));
+    defined("    type Name = Vec<u8>;", None);
+    defined("// struct Name", None);
+    defined("    structure: Name,", None);
 }
 
 #[test]
@@ -84,6 +110,45 @@ fn imports_of_parents_and_siblings_count_and_those_of_children_do_not() {
 fn module(path: &str) -> Module {
     let names = path.split("::").filter(|name| !name.is_empty());
     names.map(str::to_owned).collect()
+}
+
+/// The directories of all crates.
+fn crates() -> Vec<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let crates = fs::read_dir(workspace.join("crates")).unwrap();
+    let crates = crates.map(|entry| entry.unwrap().path());
+    crates.chain([workspace.join("fuzz")]).collect()
+}
+
+/// The files of Rust below `directory`, with those of unit tests.
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The type that `line` begins to define. An associated type is named by its trait.
+fn defined_type(line: &str) -> Option<&str> {
+    let item = line.trim_start();
+    let item = match item.strip_prefix("pub") {
+        Some(item) => item.split_once(' ')?.1,
+        None => item,
+    };
+    let (keyword, rest) = item.split_once(' ')?;
+    let is_type = match keyword {
+        "struct" | "enum" | "union" | "trait" => true,
+        "type" => !line.starts_with(' '),
+        _ => false,
+    };
+    let end = rest.find(|next: char| !next.is_alphanumeric() && next != '_');
+    is_type.then(|| &rest[..end.unwrap_or(rest.len())])
 }
 
 /// Adds the code below `directory`, without comments and unit tests, by its module.

@@ -24,7 +24,7 @@ const CASES: u64 = 400;
 const SAMPLE: usize = 12;
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Case {
+struct PatchCase {
     #[serde(rename = "type")]
     patch_type: String,
     object: Value,
@@ -32,7 +32,7 @@ struct Case {
     answer: Option<Value>,
 }
 
-impl Case {
+impl PatchCase {
     fn random(seed: u64) -> Self {
         let mut random = Random(Rng::with_seed(seed));
         let object = random.object();
@@ -112,13 +112,13 @@ fn patches_do_what_kubectl_makes_of_them() {
     if std::env::var_os("LARDER_RECORD").is_some() {
         let mut lines = Vec::new();
         for seed in 0..CASES {
-            let mut case = Case::random(seed);
+            let mut case = PatchCase::random(seed);
             case.answer = case.theirs();
             lines.push(serde_json::to_string(&case).unwrap());
         }
         fs::write(record(), format!("[\n{}\n]\n", lines.join(",\n"))).unwrap();
     }
-    let recorded: Vec<Case> = serde_json::from_slice(&fs::read(record()).unwrap()).unwrap();
+    let recorded: Vec<PatchCase> = serde_json::from_slice(&fs::read(record()).unwrap()).unwrap();
     let mut different = Vec::new();
     for case in &recorded {
         // An API server decodes the result, so it keeps no directive and no null.
@@ -152,7 +152,7 @@ fn recorded_answers_are_those_of_kubectl() {
     if !has_kubectl() {
         return;
     }
-    let recorded: Vec<Case> = serde_json::from_slice(&fs::read(record()).unwrap()).unwrap();
+    let recorded: Vec<PatchCase> = serde_json::from_slice(&fs::read(record()).unwrap()).unwrap();
     for case in recorded.iter().step_by(recorded.len() / SAMPLE) {
         assert_eq!(case.theirs(), case.answer, "{case:?}");
     }

@@ -13,13 +13,13 @@ use super::escaped;
 
 /// A template that was read.
 #[derive(Clone, Debug)]
-pub(crate) struct Template(Vec<Part>);
+pub(crate) struct Template(Vec<TemplatePart>);
 
 #[derive(Clone, Debug)]
-enum Part {
+enum TemplatePart {
     Text(String),
     Path(JpQuery),
-    Range(JpQuery, Vec<Part>),
+    Range(JpQuery, Vec<TemplatePart>),
 }
 
 impl FromStr for Template {
@@ -31,12 +31,12 @@ impl FromStr for Template {
 }
 
 /// The parts up to the end of the text, or up to `{end}` within a range.
-fn parts(rest: &mut &str, in_range: bool) -> Result<Vec<Part>, String> {
+fn parts(rest: &mut &str, in_range: bool) -> Result<Vec<TemplatePart>, String> {
     let mut parts = Vec::new();
     while let Some(open) = rest.find('{') {
         let (text, after) = rest.split_at(open);
         if !text.is_empty() {
-            parts.push(Part::Text(text.to_owned()));
+            parts.push(TemplatePart::Text(text.to_owned()));
         }
         let close = close(after).ok_or_else(|| format!("{after:?} has no closing brace"))?;
         let expression = after[1..close].trim();
@@ -49,16 +49,16 @@ fn parts(rest: &mut &str, in_range: bool) -> Result<Vec<Part>, String> {
             };
         }
         parts.push(match expression.strip_prefix("range ") {
-            Some(path) => Part::Range(path_of(path.trim())?, self::parts(rest, true)?),
-            None if expression.starts_with(['"', '\'']) => Part::Text(quoted(expression)?),
-            None => Part::Path(path_of(expression)?),
+            Some(path) => TemplatePart::Range(path_of(path.trim())?, self::parts(rest, true)?),
+            None if expression.starts_with(['"', '\'']) => TemplatePart::Text(quoted(expression)?),
+            None => TemplatePart::Path(path_of(expression)?),
         });
     }
     if in_range {
         return Err("{range} without {end}".to_owned());
     }
     if !rest.is_empty() {
-        parts.push(Part::Text((*rest).to_owned()));
+        parts.push(TemplatePart::Text((*rest).to_owned()));
     }
     Ok(parts)
 }
@@ -107,11 +107,11 @@ impl Template {
 }
 
 /// In a range, `current` is its item.
-fn render(parts: &[Part], current: &Value, text: &mut String) {
+fn render(parts: &[TemplatePart], current: &Value, text: &mut String) {
     for part in parts {
         match part {
-            Part::Text(part) => text.push_str(part),
-            Part::Path(path) => {
+            TemplatePart::Text(part) => text.push_str(part),
+            TemplatePart::Path(path) => {
                 // A string without quotes, anything else as JSON.
                 let found = select(path, current).into_iter().map(|value| {
                     let text = value.as_str().map(str::to_owned);
@@ -120,7 +120,7 @@ fn render(parts: &[Part], current: &Value, text: &mut String) {
                 // Values come from others; the template is the user's.
                 text.push_str(&escaped(&found.collect::<Vec<_>>().join(" ")));
             }
-            Part::Range(path, parts) => {
+            TemplatePart::Range(path, parts) => {
                 for item in select(path, current) {
                     render(parts, item, text);
                 }

@@ -5,16 +5,10 @@ use serde_json::{Value, json};
 
 use crate::{Desk, exec::may_mount};
 
-const POD: &str = r#"
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  containers:
-  - name: web
-    image: i
-    env: [{name: URL, value: "http://$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)"}, {name: PORT, value: "$(DB_SERVICE_PORT)"}]
-"#;
+const POD: &str = web_pod!(
+    r#"    env: [{name: URL, value: "http://$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)"}, {name: PORT, value: "$(DB_SERVICE_PORT)"}]
+"#
+);
 
 const SERVICE: &str =
     "---\n{apiVersion: v1, kind: Service, metadata: {name: db}, spec: {ports: [{port: 5432}]}}\n";

@@ -2,6 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+/// A pod `web` with one container of that name, which these lines complete.
+macro_rules! web_pod {
+    ($rest:literal) => {
+        concat!(
+            "\napiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n",
+            "  - name: web\n    image: i\n",
+            $rest
+        )
+    };
+}
+
 mod agent_recipes;
 mod api;
 mod apiserver;

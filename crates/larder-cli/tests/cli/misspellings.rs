@@ -5,16 +5,7 @@ use serde_json::Value;
 use crate::Desk;
 
 const MAP: &str = "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: NAME}, data: {a: b}}\n";
-const POD: &str = "
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  containers:
-  - name: web
-    image: i
-    envFrom: [{configMapRef: {name: REFERENCE}}]
-";
+const POD: &str = web_pod!("    envFrom: [{configMapRef: {name: REFERENCE}}]\n");
 
 #[test]
 fn name_without_the_hash_of_kustomize_is_explained() {

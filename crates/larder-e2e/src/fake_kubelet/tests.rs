@@ -16,7 +16,7 @@ use super::*;
 use crate::figures::Quantiles;
 
 /// A fake kubelet with one pod, whose ConfigMap the tests change and which they touch as larder does.
-struct Node {
+struct TestNode {
     server: ApiServer,
     kubelet: FakeKubelet,
     pods: Api<Pod>,
@@ -26,7 +26,7 @@ struct Node {
     _root: TempDir,
 }
 
-impl Node {
+impl TestNode {
     /// A node whose pod has been running for a while.
     async fn start(seed: u64) -> Self {
         let mut node = Self::prepare(seed, ObjectStrategy::Watch).await;
@@ -131,7 +131,7 @@ fn pod() -> Value {
 async fn latencies(gap: impl Fn(&mut Rng) -> Duration) -> Quantiles {
     let mut times = Vec::new();
     for seed in 0..6 {
-        let (mut node, mut rng) = (Node::start(seed).await, Rng::with_seed(seed));
+        let (mut node, mut rng) = (TestNode::start(seed).await, Rng::with_seed(seed));
         node.deliver().await;
         for _ in 0..12 {
             sleep(gap(&mut rng)).await;
@@ -175,7 +175,7 @@ async fn a_touch_takes_along_the_changes_before_its_set_up() {
     for d in [20, 50, 100, 150, 250] {
         let mut count = 0;
         for seed in 0..24 {
-            let mut node = Node::start(seed).await;
+            let mut node = TestNode::start(seed).await;
             sleep(millis(Rng::with_seed(seed).u64(..1_000))).await;
             node.change();
             node.touch().await;
@@ -194,7 +194,7 @@ async fn a_touch_takes_along_the_changes_before_its_set_up() {
 #[tokio::test(start_paused = true)]
 async fn many_touched_changes_are_few_syncs() {
     // Measured: 50 changes in 2 s are 5 swaps, with the last content in place 430 to 530 ms after the last touch.
-    let mut node = Node::start(1).await;
+    let mut node = TestNode::start(1).await;
     let before = node.swaps();
     for _ in 0..50 {
         node.change();
@@ -213,7 +213,7 @@ async fn many_touched_changes_are_few_syncs() {
 #[tokio::test(start_paused = true)]
 async fn an_untouched_pod_is_synced_every_60_to_90_seconds() {
     // Measured: 36 to 81 s, which is the rest of such a period.
-    let mut node = Node::start(1).await;
+    let mut node = TestNode::start(1).await;
     node.change();
     let first = node.until_shown().await;
     assert!(first <= Duration::from_secs(91), "{first:?}");
@@ -229,7 +229,7 @@ async fn an_untouched_pod_is_synced_every_60_to_90_seconds() {
 async fn a_first_mount_waits_out_its_backoff() {
     // Measured until ready: missing 3 s 1.4, 20 s 12.4, 60 s 4.5 s; starting the container takes about one of these.
     for (missing, least, most) in [(3, 0, 1_000), (20, 10_500, 12_500), (60, 2_500, 4_600)] {
-        let mut node = Node::prepare(1, ObjectStrategy::Watch).await;
+        let mut node = TestNode::prepare(1, ObjectStrategy::Watch).await;
         node.apply_pod();
         sleep(Duration::from_secs(missing)).await;
         node.change();
@@ -246,13 +246,13 @@ async fn a_first_mount_waits_out_its_backoff() {
 #[tokio::test(start_paused = true)]
 async fn a_touch_while_an_object_is_missing_only_lengthens_the_backoff() {
     // Measured: not touched meanwhile 42 ms after the touch, else 540 ms; gone 15 s 665 ms, 60 s 3.8 s.
-    let mut node = Node::start(1).await;
+    let mut node = TestNode::start(1).await;
     node.delete();
     sleep(Duration::from_secs(3)).await;
     assert_eq!(node.shown(), Some(1), "old files stay");
     assert!(node.deliver().await <= millis(220));
     for (gone, most) in [(3, 800), (15, 1_200), (60, 4_500)] {
-        let mut node = Node::start(1).await;
+        let mut node = TestNode::start(1).await;
         node.delete();
         node.touch().await;
         sleep(Duration::from_secs(gone)).await;
@@ -268,7 +268,7 @@ async fn a_touch_while_an_object_is_missing_only_lengthens_the_backoff() {
 #[tokio::test(start_paused = true)]
 async fn a_stopped_or_killed_kubelet_catches_up_when_it_continues() {
     // Measured: 100 to 200 ms after SIGCONT, 1.4 s after a start.
-    let mut node = Node::start(1).await;
+    let mut node = TestNode::start(1).await;
     node.kubelet.stop();
     node.change();
     node.touch().await;
@@ -290,7 +290,7 @@ async fn a_stopped_or_killed_kubelet_catches_up_when_it_continues() {
 #[tokio::test(start_paused = true)]
 async fn a_cached_object_is_stale_until_its_ttl_expires() {
     // Measured: touches up to 46.5 s found the old object, the one at 94.5 s the new one; with a TTL of 0, 60 to 130 ms.
-    let mut node = Node::prepare(1, ObjectStrategy::Cache).await;
+    let mut node = TestNode::prepare(1, ObjectStrategy::Cache).await;
     node.change();
     node.apply_pod();
     node.until_shown().await;
@@ -318,7 +318,7 @@ async fn a_cached_object_is_stale_until_its_ttl_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_flag_and_a_late_object_leave_the_old_files() {
-    let mut node = Node::start(1).await;
+    let mut node = TestNode::start(1).await;
     node.kubelet.lose_flags();
     node.change();
     node.touch().await;
@@ -340,7 +340,7 @@ async fn a_lost_flag_and_a_late_object_leave_the_old_files() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_write_tears_the_volume_down_and_sets_it_up_again() {
     use std::os::unix::fs::MetadataExt as _;
-    let mut node = Node::start(1).await;
+    let mut node = TestNode::start(1).await;
     let volume = node.kubelet.volume_path("u1", VolumeKind::ConfigMap, "v");
     let before = fs::File::open(&volume).unwrap();
     node.kubelet.fail_write("web", "v");
@@ -354,7 +354,7 @@ async fn a_failed_write_tears_the_volume_down_and_sets_it_up_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_immutable_object_is_served_until_its_last_pod_is_gone() {
-    let mut node = Node::prepare(1, ObjectStrategy::Watch).await;
+    let mut node = TestNode::prepare(1, ObjectStrategy::Watch).await;
     let map = |text: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"},
         "immutable": true, "data": {"n": text}})
@@ -380,7 +380,7 @@ async fn an_immutable_object_is_served_until_its_last_pod_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_terminating_pod_is_frozen_and_then_torn_down() {
-    let mut node = Node::prepare(1, ObjectStrategy::Watch).await;
+    let mut node = TestNode::prepare(1, ObjectStrategy::Watch).await;
     let mut pod = pod();
     pod["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 20}}});
     node.change();
@@ -403,7 +403,7 @@ async fn a_terminating_pod_is_frozen_and_then_torn_down() {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_hook_delays_the_next_sync() {
-    let mut node = Node::prepare(1, ObjectStrategy::Watch).await;
+    let mut node = TestNode::prepare(1, ObjectStrategy::Watch).await;
     let mut pod = pod();
     pod["spec"]["containers"][0]["lifecycle"] = json!({"postStart": {"sleep": {"seconds": 15}}});
     node.change();
@@ -419,7 +419,7 @@ async fn a_long_hook_delays_the_next_sync() {
 
 #[tokio::test(start_paused = true)]
 async fn a_status_alone_and_the_metadata_of_an_object_cause_no_sync_and_no_swap() {
-    let node = Node::start(1).await;
+    let node = TestNode::start(1).await;
     let (syncs, swaps) = (node.kubelet.syncs("web"), node.swaps());
     let patch = Patch::Merge(json!({"status": {"podIP": "10.0.0.1"}}));
     node.pods

@@ -127,13 +127,13 @@ impl<'n, 'de> TypedValue<'_, 'n, 'de> {
 }
 
 /// The names of all fields of a struct.
-type Fields = &'static [&'static str];
+type FieldNames = &'static [&'static str];
 
 /// What the names in a mapping are.
 #[derive(Clone, Copy)]
 enum Names {
     /// Fields of a struct, which are known.
-    Struct(Fields),
+    Struct(FieldNames),
     /// Fields of a type that asks for any value: it has several forms, of which a struct is one.
     Any,
     /// Keys that the user chooses.
@@ -203,7 +203,7 @@ impl<'de> Deserializer<'de> for TypedValue<'_, '_, 'de> {
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
-        fields: Fields,
+        fields: FieldNames,
         visitor: V,
     ) -> Result<V::Value, Error> {
         self.noting(|this| match this.value {
@@ -222,7 +222,7 @@ impl<'de> Deserializer<'de> for TypedValue<'_, '_, 'de> {
         deserialize_string() deserialize_bytes() deserialize_byte_buf() deserialize_unit()
         deserialize_unit_struct(name: &'static str) deserialize_tuple(length: usize)
         deserialize_tuple_struct(name: &'static str, length: usize)
-        deserialize_enum(name: &'static str, variants: Fields)
+        deserialize_enum(name: &'static str, variants: FieldNames)
         deserialize_identifier() deserialize_ignored_any()
     }
 }

@@ -25,7 +25,7 @@ const SAMPLE: usize = 6;
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Case {
+struct AppliedCase {
     live: Value,
     /// Null where nothing was applied.
     original: Value,
@@ -33,7 +33,7 @@ struct Case {
     patch: Option<Value>,
 }
 
-impl Case {
+impl AppliedCase {
     /// Three objects of one kind. What is there has most of what was applied, as after an edit by others.
     fn random(seed: u64) -> Self {
         let mut random = Random(Rng::with_seed(seed));
@@ -196,7 +196,7 @@ fn record() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata/applied.json")
 }
 
-fn recorded() -> Vec<Case> {
+fn recorded() -> Vec<AppliedCase> {
     serde_json::from_slice(&fs::read(record()).unwrap()).unwrap()
 }
 
@@ -204,7 +204,7 @@ fn recorded() -> Vec<Case> {
 fn manifests_make_of_objects_what_kubectl_makes_of_them() {
     if std::env::var_os("LARDER_RECORD").is_some() {
         let cases = (0..CASES).map(|seed| {
-            let mut case = Case::random(seed);
+            let mut case = AppliedCase::random(seed);
             case.patch = case.theirs();
             serde_json::to_string(&case).unwrap()
         });
