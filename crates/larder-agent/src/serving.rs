@@ -25,6 +25,7 @@ use larder_hooks::Observer;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_on_change::PodHooks;
+use larder_projection::Need;
 use larder_transport::{Backoff, TokenBucket};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
@@ -85,6 +86,17 @@ impl WorkerFactory for DeliveryNode {
     }
 }
 
+/// What wakes the worker.
+enum ServingEvent {
+    ShutDown,
+    /// The inbox has a desired state, or inputs that have changed.
+    Changes,
+    /// An input was read.
+    Fetched(Need),
+    /// A repair, a retry or a delivery is due.
+    Due,
+}
+
 /// The worker of one pod.
 struct ServingWorker {
     /// Has no plan while the volumes are being torn down.
@@ -132,17 +144,13 @@ impl ServingWorker {
     /// Works until the volumes of the pod are torn down, or until the shutdown, which ends it between two passes, or when
     /// one does not go on.
     async fn run(mut self) {
-        let shutdown = self.work.shutdown.clone();
         loop {
-            let wake = self.next_wake();
             let mut arrived = None;
-            // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan.
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return,
-                () = self.work.inbox.woken() => self.take_changes(),
-                Some(need) = self.work.gathering.next() => arrived = Some(need),
-                () = sleep_until(wake) => {}
+            match self.next_event().await {
+                ServingEvent::ShutDown => return,
+                ServingEvent::Changes => self.take_changes(),
+                ServingEvent::Fetched(need) => arrived = Some(need),
+                ServingEvent::Due => {}
             }
             let Some(plan) = self.work.plan.clone() else {
                 match self.tear_down().await {
@@ -154,6 +162,22 @@ impl ServingWorker {
             if self.serve(&plan).await == Err(Abandoned) {
                 return;
             }
+        }
+    }
+
+    /// The next event. The inbox comes before fetched inputs, which may belong to an older plan.
+    ///
+    /// # Cancel safety
+    ///
+    /// Every arm is cancel-safe.
+    async fn next_event(&mut self) -> ServingEvent {
+        let wake = self.next_wake();
+        tokio::select! {
+            biased;
+            () = self.work.shutdown.cancelled() => ServingEvent::ShutDown,
+            () = self.work.inbox.woken() => ServingEvent::Changes,
+            Some(need) = self.work.gathering.next() => ServingEvent::Fetched(need),
+            () = sleep_until(wake) => ServingEvent::Due,
         }
     }
 

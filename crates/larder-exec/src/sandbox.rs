@@ -36,7 +36,7 @@ pub(crate) use privileges::Privileges;
 pub use processes::{ANCHOR, run_anchor};
 pub(crate) use processes::{Processes, ProcessesEvent};
 pub use signals::exit_code;
-pub(crate) use signals::{CommandSignal, forwarded};
+pub(crate) use signals::{ArrivedSignal, CommandSignal, SentTo, forwarded};
 pub(crate) use stage::NOT_FOUND;
 pub use stage::run as run_stage;
 pub(crate) use view::clear;

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::Context as _;
 use futures::{
-    StreamExt as _,
+    Stream, StreamExt as _,
     future::{FutureExt as _, LocalBoxFuture, OptionFuture},
     stream::FuturesUnordered,
 };
@@ -31,7 +31,9 @@ use tokio::{
 use crate::{
     hooks::CommandHooks,
     origin::{OnExit, OriginRead},
-    sandbox::{CommandSignal, Follower, Processes, ProcessesEvent, forwarded},
+    sandbox::{
+        ArrivedSignal, CommandSignal, Follower, Processes, ProcessesEvent, SentTo, forwarded,
+    },
     session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
 };
@@ -44,8 +46,7 @@ const CANNOT_START: i32 = 125;
 /// An event that wakes the supervisor.
 enum SupervisorEvent {
     Command(ProcessesEvent),
-    /// A signal, and whether the command needs it passed on.
-    Signal(CommandSignal, bool),
+    Signal(ArrivedSignal),
     Changed,
     /// The pod, read again after a change.
     Read(Box<anyhow::Result<OriginRead>>),
@@ -122,11 +123,17 @@ struct Supervisor<'a> {
 pub(crate) async fn supervise(
     mut session: Session<'_>,
     around: &CommandContext,
-    mut restarts: UnboundedReceiver<RestartRequest>,
+    restarts: UnboundedReceiver<RestartRequest>,
     hooks: CommandHooks,
-    mut follower: Option<Follower>,
+    follower: Option<Follower>,
 ) -> anyhow::Result<ExitStatus> {
-    let mut signals = forwarded()?;
+    let mut sources = EventSources {
+        signals: forwarded()?,
+        restarts,
+        follower,
+        reading: None,
+        rounds: RunningRounds::new(),
+    };
     let mut supervisor = Supervisor {
         child: Child::Running(Box::new(session.start()?)),
         session,
@@ -136,79 +143,115 @@ pub(crate) async fn supervise(
         restarting: None,
         is_waiting_for_mounts: false,
     };
-    let mut running = RunningRounds::new();
-    let mut reading: Option<JoinHandle<_>> = None;
     loop {
-        let is_running = matches!(supervisor.child, Child::Running(_));
-        let mut round_at = None;
-        if is_running {
-            let (due, wakes_at) = supervisor.hooks.due();
-            round_at = wakes_at;
-            let session = &supervisor.session;
-            let rounds = due.into_iter();
-            running.extend(rounds.map(|due| steps::run(due, around, session).boxed_local()));
-        }
-        let restarting = supervisor.restarting.as_ref();
-        let kill_at = restarting.map(|restarting| restarting.kill_at);
-        // A change while the pod is read is noticed afterwards.
-        let idle = follower.as_mut().filter(|_| reading.is_none());
-        let changed = OptionFuture::from(idle.map(Follower::changed));
-        let read = OptionFuture::from(reading.as_mut());
-        let grace_is_over = OptionFuture::from(kill_at.map(sleep_until));
-        let round_due = OptionFuture::from(round_at.map(sleep_until));
-        // Each arm is cancel-safe: it loses nothing when another one completes first.
-        let event = tokio::select! {
-            event = supervisor.child.next() => SupervisorEvent::Command(event.context("cannot wait for the command")?),
-            Some((signal, forward)) = signals.next() => SupervisorEvent::Signal(signal, forward),
-            Some(()) = changed => SupervisorEvent::Changed,
-            Some(read) = read => SupervisorEvent::Read(Box::new(read.context("cannot read the pod again")?)),
-            Some(()) = grace_is_over => SupervisorEvent::GraceIsOver,
-            Some(()) = round_due => SupervisorEvent::RoundDue,
-            Some((hook, outcome)) = running.next() => SupervisorEvent::RoundOver(hook, outcome),
-            Some(request) = restarts.recv() => SupervisorEvent::Restart(request),
-        };
-        match event {
-            SupervisorEvent::Command(ProcessesEvent::Ended(status)) => {
-                if let Some(status) = supervisor.ended(status, &mut running).await? {
-                    return Ok(status);
-                }
-            }
-            SupervisorEvent::Signal(signal, forward) => {
-                if let Some(status) = supervisor.signaled(signal, forward) {
-                    return Ok(status);
-                }
-            }
-            SupervisorEvent::Changed => {
-                let origin = Arc::clone(&supervisor.session.origin);
-                reading = Some(spawn_blocking(move || origin.read()));
-            }
-            SupervisorEvent::Read(read) => {
-                reading = None;
-                supervisor.changed(*read, follower.as_mut())?;
-            }
-            SupervisorEvent::Command(ProcessesEvent::Mounted) => {
-                if mem::take(&mut supervisor.is_waiting_for_mounts) {
-                    supervisor.session.update_subpaths();
-                    supervisor.observe();
-                }
-            }
-            SupervisorEvent::GraceIsOver => {
-                supervisor.child.send(Signal::KILL);
-                // The command ends now; the timer only has to stay out of the way.
-                if let Some(restarting) = &mut supervisor.restarting {
-                    restarting.kill_at = Instant::now() + around.stop.grace;
-                }
-            }
-            SupervisorEvent::RoundDue => {}
-            SupervisorEvent::RoundOver(hook, outcome) => {
-                supervisor.hooks.ended(hook, outcome.failure());
-            }
-            SupervisorEvent::Restart(request) => supervisor.begin_restart(request)?,
+        let round_at = supervisor.begin_rounds(around, &mut sources.rounds);
+        let event = sources.next(&mut supervisor, round_at).await?;
+        let ended = supervisor.handle(event, around, &mut sources).await?;
+        if let Some(status) = ended {
+            return Ok(status);
         }
     }
 }
 
+/// Where events come from, but for the command and the time.
+struct EventSources<'a, S> {
+    signals: S,
+    restarts: UnboundedReceiver<RestartRequest>,
+    follower: Option<Follower>,
+    /// The pod is being read again.
+    reading: Option<JoinHandle<anyhow::Result<OriginRead>>>,
+    rounds: RunningRounds<'a>,
+}
+
+impl<S: Stream<Item = ArrivedSignal> + Unpin> EventSources<'_, S> {
+    /// The next event. `round_at` is when the next round is due.
+    ///
+    /// # Cancel safety
+    ///
+    /// Each arm is cancel-safe: it loses nothing when another one completes first.
+    async fn next(
+        &mut self,
+        supervisor: &mut Supervisor<'_>,
+        round_at: Option<Instant>,
+    ) -> anyhow::Result<SupervisorEvent> {
+        let restarting = supervisor.restarting.as_ref();
+        let kill_at = restarting.map(|restarting| restarting.kill_at);
+        // A change while the pod is read is noticed afterwards.
+        let idle = self.follower.as_mut().filter(|_| self.reading.is_none());
+        let changed = OptionFuture::from(idle.map(Follower::changed));
+        let read = OptionFuture::from(self.reading.as_mut());
+        let grace_is_over = OptionFuture::from(kill_at.map(sleep_until));
+        let round_due = OptionFuture::from(round_at.map(sleep_until));
+        Ok(tokio::select! {
+            event = supervisor.child.next() => SupervisorEvent::Command(event.context("cannot wait for the command")?),
+            Some(arrived) = self.signals.next() => SupervisorEvent::Signal(arrived),
+            Some(()) = changed => SupervisorEvent::Changed,
+            Some(read) = read => SupervisorEvent::Read(Box::new(read.context("cannot read the pod again")?)),
+            Some(()) = grace_is_over => SupervisorEvent::GraceIsOver,
+            Some(()) = round_due => SupervisorEvent::RoundDue,
+            Some((hook, outcome)) = self.rounds.next() => SupervisorEvent::RoundOver(hook, outcome),
+            Some(request) = self.restarts.recv() => SupervisorEvent::Restart(request),
+        })
+    }
+}
+
 impl Supervisor<'_> {
+    /// Begins the rounds that are due, if a command runs. Returns when the next one is due.
+    fn begin_rounds<'a>(
+        &mut self,
+        around: &'a CommandContext,
+        rounds: &mut RunningRounds<'a>,
+    ) -> Option<Instant> {
+        if !matches!(self.child, Child::Running(_)) {
+            return None;
+        }
+        let (due, next) = self.hooks.due();
+        let session = &self.session;
+        let due = due.into_iter();
+        rounds.extend(due.map(|due| steps::run(due, around, session).boxed_local()));
+        next
+    }
+
+    /// Returns the status of the command if larder ends with it.
+    async fn handle<S>(
+        &mut self,
+        event: SupervisorEvent,
+        around: &CommandContext,
+        sources: &mut EventSources<'_, S>,
+    ) -> anyhow::Result<Option<ExitStatus>> {
+        match event {
+            SupervisorEvent::Command(ProcessesEvent::Ended(status)) => {
+                return self.ended(status, &mut sources.rounds).await;
+            }
+            SupervisorEvent::Command(ProcessesEvent::Mounted) => {
+                if mem::take(&mut self.is_waiting_for_mounts) {
+                    self.session.update_subpaths();
+                    self.observe();
+                }
+            }
+            SupervisorEvent::Signal(arrived) => return Ok(self.signaled(arrived)),
+            SupervisorEvent::Changed => {
+                let origin = Arc::clone(&self.session.origin);
+                sources.reading = Some(spawn_blocking(move || origin.read()));
+            }
+            SupervisorEvent::Read(read) => {
+                sources.reading = None;
+                self.changed(*read, sources.follower.as_mut())?;
+            }
+            SupervisorEvent::GraceIsOver => {
+                self.child.send(Signal::KILL);
+                // The command ends now; the timer only has to stay out of the way.
+                if let Some(restarting) = &mut self.restarting {
+                    restarting.kill_at = Instant::now() + around.stop.grace;
+                }
+            }
+            SupervisorEvent::RoundDue => {}
+            SupervisorEvent::RoundOver(hook, outcome) => self.hooks.ended(hook, outcome.failure()),
+            SupervisorEvent::Restart(request) => self.begin_restart(request)?,
+        }
+        Ok(None)
+    }
+
     /// The command has ended. Returns its status if larder ends with it.
     async fn ended(
         &mut self,
@@ -263,7 +306,8 @@ impl Supervisor<'_> {
     }
 
     /// Passes a signal on if the command needs that. Returns the status with which larder ends now.
-    fn signaled(&mut self, signal: CommandSignal, forward: bool) -> Option<ExitStatus> {
+    fn signaled(&mut self, arrived: ArrivedSignal) -> Option<ExitStatus> {
+        let signal = arrived.signal;
         let is_one = |all: &[Signal]| all.iter().any(|one| signal == (*one).into());
         let ends = is_one(&[Signal::TERM, Signal::INT, Signal::QUIT]);
         if let Child::Failed(status) = self.child
@@ -272,7 +316,7 @@ impl Supervisor<'_> {
             return Some(status);
         }
         self.is_ending |= ends;
-        if forward {
+        if arrived.sent_to == SentTo::Larder {
             if ends {
                 // No restart.
                 self.restarting = None;

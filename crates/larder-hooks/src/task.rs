@@ -58,6 +58,17 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Records of different pods that may be written at the same time.
 const WRITERS: usize = 16;
 
+/// What wakes the task.
+enum HooksEvent {
+    ShutDown,
+    AttemptEnded(AttemptReport),
+    /// A record was written.
+    Written,
+    /// A round may be due earlier.
+    ScheduleChanged,
+    Due,
+}
+
 /// What hooks use of the node.
 #[expect(missing_debug_implementations, reason = "it is passed on")]
 pub struct HookNode {
@@ -255,15 +266,18 @@ impl OnChange {
             }
             let sleep = OptionFuture::from(next.map(sleep_until));
             // Every arm is cancel-safe. Shutdown comes first, so that no round begins after it.
-            tokio::select! {
+            let event = tokio::select! {
                 biased;
-                () = shutdown.cancelled() => break,
-                Some(ended) = rounds.join_next() => {
-                    self.finish(resumed(ended), &mut writes);
-                }
-                Some(ended) = writes.join_next() => resumed(ended),
-                () = self.0.wake.notified() => {}
-                Some(()) = sleep => {}
+                () = shutdown.cancelled() => HooksEvent::ShutDown,
+                Some(ended) = rounds.join_next() => HooksEvent::AttemptEnded(resumed(ended)),
+                Some(ended) = writes.join_next() => { resumed(ended); HooksEvent::Written },
+                () = self.0.wake.notified() => HooksEvent::ScheduleChanged,
+                Some(()) = sleep => HooksEvent::Due,
+            };
+            match event {
+                HooksEvent::ShutDown => break,
+                HooksEvent::AttemptEnded(report) => self.finish(report, &mut writes),
+                HooksEvent::Written | HooksEvent::ScheduleChanged | HooksEvent::Due => {}
             }
         }
         let drain = async {

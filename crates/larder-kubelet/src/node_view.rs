@@ -35,6 +35,32 @@ const ASK_AGAIN: Duration = Duration::from_mins(5);
 /// The API server has not said when the lease was renewed.
 struct NoAnswer;
 
+/// What is known of the lease of the node.
+#[derive(Clone, Copy)]
+enum KnownLease {
+    Unread,
+    /// When it was renewed; `None` if there is none, or this identity may not read it (R13).
+    Renewed(Option<Timestamp>),
+}
+
+impl KnownLease {
+    fn renewed(self) -> Option<Timestamp> {
+        match self {
+            Self::Unread => None,
+            Self::Renewed(at) => at,
+        }
+    }
+}
+
+/// What the view of the node may change after.
+enum ViewEvent {
+    /// What is known of the node apart from its lease, or the CSI drivers.
+    Changed,
+    OutageOver,
+    LeaseRead(Result<Option<Timestamp>, NoAnswer>),
+    LeaseDue,
+}
+
 /// The facts that decide for all pods of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
@@ -181,52 +207,48 @@ impl NodeViewer {
         mut outages_over: watch::Receiver<Duration>,
     ) {
         let mut changes = self.known.subscribe();
-        let (mut lease, mut is_lease_read) = (None, false);
+        let mut lease = KnownLease::Unread;
         let mut reading = pin!(Fuse::terminated());
         let mut next_lease = Instant::now();
         let mut outages = 0;
         loop {
-            let (view, ready) = {
+            let ready = {
                 let known = changes.borrow_and_update();
-                // What is closed for another reason is so at once.
-                let gate = match self.gate(&known, lease) {
-                    Gate::Open if !is_lease_read => Gate::Unknown,
-                    gate => gate,
-                };
+                let kubelet = known.kubelet.as_ref();
                 let view = NodeView {
-                    gate,
-                    ttl: known.kubelet.as_ref().and_then(|kubelet| kubelet.ttl),
+                    gate: self.gate(&known, lease),
+                    ttl: kubelet.and_then(|kubelet| kubelet.ttl),
                     republishing: Arc::new(drivers.borrow_and_update().clone()),
                     throttled_until: known.throttled_until,
                     outages_over: outages,
                 };
-                (
-                    view,
-                    known.kubelet.as_ref().is_some_and(|kubelet| kubelet.ready),
-                )
+                publish(&self.view, view);
+                kubelet.is_some_and(|kubelet| kubelet.ready)
             };
-            publish(&self.view, view);
-            if Instant::now() >= next_lease && ready {
-                next_lease = Instant::now() + LEASE;
+            let now = Instant::now();
+            if ready && now >= next_lease {
+                next_lease = now + LEASE;
                 reading.set(self.read_lease().fuse());
             }
-            let wake = if ready {
-                next_lease
-            } else {
-                Instant::now() + LEASE
-            };
+            let wake = if ready { next_lease } else { now + LEASE };
             // Every arm is cancel-safe. The senders live as long as this.
-            tokio::select! {
+            let event = tokio::select! {
                 biased;
-                Ok(()) = changes.changed() => {}
-                Ok(()) = drivers.changed() => {}
-                Ok(()) = outages_over.changed() => outages += 1,
-                read = &mut reading => {
-                    // Without an answer the age of the lease is unknown; touches fail by themselves.
-                    lease = read.unwrap_or_else(|NoAnswer| lease.map(|_| (self.now)()));
-                    is_lease_read = true;
+                Ok(()) = changes.changed() => ViewEvent::Changed,
+                Ok(()) = drivers.changed() => ViewEvent::Changed,
+                Ok(()) = outages_over.changed() => ViewEvent::OutageOver,
+                read = &mut reading => ViewEvent::LeaseRead(read),
+                () = sleep_until(wake) => ViewEvent::LeaseDue,
+            };
+            match event {
+                ViewEvent::Changed | ViewEvent::LeaseDue => {}
+                ViewEvent::OutageOver => outages += 1,
+                ViewEvent::LeaseRead(Ok(renewed)) => lease = KnownLease::Renewed(renewed),
+                // The age of the lease is unknown; touches fail by themselves.
+                ViewEvent::LeaseRead(Err(NoAnswer)) => {
+                    let renewed = lease.renewed().map(|_| (self.now)());
+                    lease = KnownLease::Renewed(renewed);
                 }
-                () = sleep_until(wake) => {}
             }
         }
     }
@@ -247,17 +269,18 @@ impl NodeViewer {
         }
     }
 
-    fn gate(&self, known: &KnownState, lease: Option<Timestamp>) -> Gate {
+    fn gate(&self, known: &KnownState, lease: KnownLease) -> Gate {
         let Some(kubelet) = &known.kubelet else {
             return Gate::Unknown;
         };
-        if let Err(since) = kubelet.check(lease, (self.now)()) {
+        if let Err(since) = kubelet.check(lease.renewed(), (self.now)()) {
             return Gate::KubeletNotReady(since);
         }
         match &known.missing {
             Some(permission) => Gate::Forbidden(permission.clone()),
             None if !known.locked => Gate::Locked,
             None if self.dry_run => Gate::DryRun,
+            None if matches!(lease, KnownLease::Unread) => Gate::Unknown,
             None => Gate::Open,
         }
     }

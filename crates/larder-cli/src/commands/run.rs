@@ -6,19 +6,21 @@
 //! | `check` | says what is wrong with configuration and manifests, and starts nothing |
 //! | `embedded` | the API server behind `--manifests` |
 //! | `http` | serves the HTTP API, and moves it to another address |
+//! | `origin` | connects to the API server that the pods come from |
 //! | `reload` | applies a changed configuration |
-//! | `summary` | prints what is served |
+//! | `summary` | prints what is served, and reports what changes |
 //! | `systemd` | keeps the service manager informed |
 
 mod beside;
 mod check;
 mod embedded;
 mod http;
+mod origin;
 mod reload;
 mod summary;
 mod systemd;
 
-use std::{ffi::OsStr, path::PathBuf, pin::pin, process::ExitCode, time::Duration};
+use std::{ffi::OsStr, net::SocketAddr, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use clap::{CommandFactory as _, parser::ValueSource};
@@ -26,55 +28,47 @@ use futures::{
     FutureExt as _, TryFutureExt as _,
     future::{FusedFuture as _, OptionFuture},
 };
-use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
-    checkpoint::ClusterId,
     config::{Config, Flags},
     local_api::{self, OwnSocket, Program, StartingApi},
     root_dir::RootDir,
-    status::AgentOverview,
 };
 use larder_connections::{Acceptor, raise_descriptor_limit};
-use larder_console::{Format, Stream};
 use larder_objects::chain;
 use larder_projection::disk::VolumeHost;
-use larder_transport::blocking::blocking;
 use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    time::{sleep, timeout},
+    task::JoinError,
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::JoinMap};
 use tracing::{error, info, warn};
 
-use self::{embedded::Embedded, systemd::ServiceManager};
+use self::{
+    origin::{AgentOrigin, manifests_of, origin},
+    summary::summarize,
+    systemd::ServiceManager,
+};
 use crate::{
-    agent::{self, cluster_id, config},
+    agent::config,
     args::{Args, RunArgs},
-    logging::{self, Log, limit::LineLimit},
+    logging::{self, Log},
     outcome::Failure,
-    output::{self, live},
     rendered::project_text,
     runtime::{block_on, stop_signal},
 };
 
-/// Time after which the summary is printed, even if something is still missing.
-const SUMMARY: Duration = Duration::from_millis(1500);
-/// Time between two reports of a first pass that takes longer.
-const PROGRESS: Duration = Duration::from_secs(5);
-/// Time between two checks whether everything is delivered.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Pause before changes of pods are printed, in which more of them may come.
-const SETTLE: Duration = Duration::from_millis(100);
 /// Name of the one task that may end while the agent runs.
 const SUMMARY_TASK: &str = "summary";
-/// Time after which the log says that credentials are awaited.
-const SLOW_CREDENTIALS: Duration = Duration::from_millis(500);
 /// Time for shutdown: passes under way are finished.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What runs beside the loop, by name.
+type Tasks = JoinMap<&'static str, anyhow::Result<()>>;
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     if args.check {
@@ -120,17 +114,6 @@ fn typed_flags() -> Vec<(String, String)> {
     flags.collect()
 }
 
-/// The API server that the pods come from.
-struct AgentOrigin {
-    client: Client,
-    /// The cluster that a checkpoint is bound to; `None` without a checkpoint.
-    cluster: Option<ClusterId>,
-    /// The embedded API server, if pods come from manifests.
-    embedded: Option<Embedded>,
-    /// Keeps the connections.
-    _transport: Option<larder_transport::Transport>,
-}
-
 async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Failure> {
     raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
@@ -141,26 +124,9 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
     };
     let volumes = volumes.context("cannot use the root directory")?;
     let shutdown = CancellationToken::new();
-    let mut tasks = JoinMap::new();
+    let mut tasks = Tasks::new();
     // They answer before anything is read that may hang.
-    let (socket_api, http_api) = (StartingApi::default(), StartingApi::default());
-    match root.bind_socket() {
-        Ok(socket) => {
-            let acceptor = Acceptor::new(OwnSocket(socket), local_api::socket_limits());
-            let server = acceptor.serve(socket_api.router(), shutdown.clone());
-            tasks.spawn("local API", server.map(Ok));
-        }
-        Err(error) => warn!(
-            error = chain(&error),
-            "`larder status` and `larder exec` will not reach this agent"
-        ),
-    }
-    let listener = http::bind(config.listen).await?;
-    let (listeners, moves) = mpsc::channel(1);
-    let (router, limits) = (http_api.router(), local_api::limits());
-    let server = http::serve(listener, moves, router, limits, shutdown.clone());
-    tasks.spawn("HTTP API", server.map(Ok));
-
+    let apis = Apis::start(&root, config.listen, &shutdown, &mut tasks).await?;
     let mut registry = Registry::with_prefix("larder");
     let origin = origin(args, &config, &mut registry, &shutdown).await?;
     let program = Program::new(config.clone())
@@ -168,50 +134,27 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
         .log(log.control)
         .projector(project_text)
         .shutdown(shutdown.clone());
-    let pod_deletion = if args.end_pods || origin.embedded.is_some() {
-        PodDeletion::ByAgent
-    } else {
-        PodDeletion::External
-    };
     let manifests = manifests_of(args, &config).cloned();
-    let has_checkpoint = config.checkpoint.is_some();
-    let mut agent = Agent::builder(config, root, volumes, origin.client)
-        .pod_deletion(pod_deletion)
-        .registry(registry);
-    if let Some(embedded) = &origin.embedded {
-        agent = agent.hidden_objects(embedded.hidden.clone());
-        if has_checkpoint {
-            warn!("checkpoint has no effect with manifests: their API server is in this process");
-        }
-    }
-    if let Some(cluster) = origin.cluster {
-        agent = agent.cluster(cluster);
-    }
-    let agent = agent.build().context("cannot use the configuration")?;
+    let agent = agent(args, config, root, volumes, &origin, registry)?;
     let handle = agent.handle();
-    socket_api.agent_is_built(local_api::socket_router(handle.clone(), program.clone()));
-    http_api.agent_is_built(local_api::router(handle.clone(), program.clone()));
-
+    apis.agent_is_built(&handle, &program);
     if let Some(embedded) = origin.embedded {
         handle.show_problems_of(embedded.problems);
         handle.show_notes_of(embedded.notes);
         tasks.spawn("manifest directory", embedded.run);
     }
-    tasks.spawn(
-        "agent",
-        agent.run(shutdown.clone()).map_err(anyhow::Error::from),
-    );
+    let running = agent.run(shutdown.clone());
+    tasks.spawn("agent", running.map_err(anyhow::Error::from));
     let summary = summarize(handle.clone(), manifests, log.limit);
     let summary = shutdown.clone().run_until_cancelled_owned(summary);
     tasks.spawn(SUMMARY_TASK, summary.map(|_| Ok(())));
-    let manager = ServiceManager::from_env();
 
     let run = Run {
         args,
         program,
         handle,
-        listeners,
-        manager,
+        listeners: apis.listeners,
+        manager: ServiceManager::from_env(),
     };
     let result = run.until_end(&mut tasks).await;
     run.manager.stopping();
@@ -228,6 +171,82 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
     Ok(ExitCode::SUCCESS)
 }
 
+/// The local API on its socket and the HTTP API, which answer before there is an agent.
+struct Apis {
+    socket: StartingApi,
+    http: StartingApi,
+    /// Moves the HTTP API.
+    listeners: mpsc::Sender<Option<TcpListener>>,
+}
+
+impl Apis {
+    async fn start(
+        root: &RootDir,
+        address: Option<SocketAddr>,
+        shutdown: &CancellationToken,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<Self> {
+        let (socket, http) = (StartingApi::default(), StartingApi::default());
+        match root.bind_socket() {
+            Ok(listener) => {
+                let acceptor = Acceptor::new(OwnSocket(listener), local_api::socket_limits());
+                let server = acceptor.serve(socket.router(), shutdown.clone());
+                tasks.spawn("local API", server.map(Ok));
+            }
+            Err(error) => warn!(
+                error = chain(&error),
+                "`larder status` and `larder exec` will not reach this agent"
+            ),
+        }
+        let listener = http::bind(address).await?;
+        let (listeners, moves) = mpsc::channel(1);
+        let (router, limits) = (http.router(), local_api::limits());
+        let server = http::serve(listener, moves, router, limits, shutdown.clone());
+        tasks.spawn("HTTP API", server.map(Ok));
+        Ok(Self {
+            socket,
+            http,
+            listeners,
+        })
+    }
+
+    fn agent_is_built(&self, agent: &AgentHandle, program: &Program) {
+        let socket = local_api::socket_router(agent.clone(), program.clone());
+        self.socket.agent_is_built(socket);
+        let http = local_api::router(agent.clone(), program.clone());
+        self.http.agent_is_built(http);
+    }
+}
+
+/// The agent for the pods of `origin`.
+fn agent(
+    args: &RunArgs,
+    config: Config,
+    root: RootDir,
+    volumes: VolumeHost,
+    origin: &AgentOrigin,
+    registry: Registry,
+) -> anyhow::Result<Agent> {
+    let pod_deletion = if args.end_pods || origin.embedded.is_some() {
+        PodDeletion::ByAgent
+    } else {
+        PodDeletion::External
+    };
+    if config.checkpoint.is_some() && origin.embedded.is_some() {
+        warn!("checkpoint has no effect with manifests: their API server is in this process");
+    }
+    let mut agent = Agent::builder(config, root, volumes, origin.client.clone())
+        .pod_deletion(pod_deletion)
+        .registry(registry);
+    if let Some(embedded) = &origin.embedded {
+        agent = agent.hidden_objects(embedded.hidden.clone());
+    }
+    if let Some(cluster) = origin.cluster {
+        agent = agent.cluster(cluster);
+    }
+    agent.build().context("cannot use the configuration")
+}
+
 /// A running agent and its surroundings.
 struct Run<'a> {
     args: &'a RunArgs,
@@ -238,173 +257,48 @@ struct Run<'a> {
     manager: ServiceManager,
 }
 
+/// What a running agent waits for.
+enum RunEvent {
+    Stop,
+    /// SIGHUP came while no reload was under way.
+    ReloadRequested,
+    Reloaded,
+    TaskEnded(&'static str, Result<anyhow::Result<()>, JoinError>),
+}
+
 impl Run<'_> {
     /// Returns after a signal to stop, or with the error of a task that has ended. SIGHUP reloads the configuration.
-    async fn until_end(
-        &self,
-        tasks: &mut JoinMap<&'static str, anyhow::Result<()>>,
-    ) -> anyhow::Result<()> {
+    async fn until_end(&self, tasks: &mut Tasks) -> anyhow::Result<()> {
         let (stop, mut hangup) = (stop_signal()?, signal(SignalKind::hangup())?);
         let follow = self.manager.follow(&self.handle);
         tokio::pin!(follow, stop);
         let mut reload = OptionFuture::default();
-        // Every arm is cancel-safe; `follow` never ends.
         loop {
-            tokio::select! {
-                () = &mut stop => return Ok(()),
-                _ = hangup.recv(), if reload.is_terminated() => {
+            // Every arm is cancel-safe.
+            let event = tokio::select! {
+                () = &mut stop => RunEvent::Stop,
+                _ = hangup.recv(), if reload.is_terminated() => RunEvent::ReloadRequested,
+                Some(()) = &mut reload => RunEvent::Reloaded,
+                never = &mut follow => match never {},
+                Some((name, ended)) = tasks.join_next() => RunEvent::TaskEnded(name, ended),
+            };
+            match event {
+                RunEvent::Stop => return Ok(()),
+                RunEvent::ReloadRequested => {
                     self.manager.reloading();
                     reload = Some(reload::reload(self).boxed_local().fuse()).into();
                 }
-                Some(()) = &mut reload => self.manager.reloaded(),
-                () = &mut follow => {}
-                Some((name, ended)) = tasks.join_next() => match ended {
-                    Ok(Ok(())) if name == SUMMARY_TASK => {}
-                    Ok(Ok(())) => return Err(anyhow!("{name} ended unexpectedly")),
-                    Ok(Err(error)) => return Err(error),
-                    // Its text is left out: it may quote data.
-                    Err(_) => return Err(anyhow!("background task {name:?} panicked")),
-                },
+                RunEvent::Reloaded => self.manager.reloaded(),
+                RunEvent::TaskEnded(SUMMARY_TASK, Ok(Ok(()))) => {}
+                RunEvent::TaskEnded(name, Ok(Ok(()))) => {
+                    return Err(anyhow!("{name} ended unexpectedly"));
+                }
+                RunEvent::TaskEnded(_, Ok(Err(error))) => return Err(error),
+                // Its text is left out: it may quote data.
+                RunEvent::TaskEnded(name, Err(_)) => {
+                    return Err(anyhow!("background task {name:?} panicked"));
+                }
             }
         }
     }
-}
-
-/// The directory of manifests, unless the pods come from an API server. A flag overrides the file.
-fn manifests_of<'a>(args: &'a RunArgs, config: &'a Config) -> Option<&'a PathBuf> {
-    let of_file = config.manifests.as_ref();
-    let flag = args.manifests.as_ref();
-    flag.or(of_file.filter(|_| args.kubeconfig.is_none()))
-}
-
-async fn origin(
-    args: &RunArgs,
-    config: &Config,
-    registry: &mut Registry,
-    shutdown: &CancellationToken,
-) -> Result<AgentOrigin, Failure> {
-    if let Some(manifests) = manifests_of(args, config) {
-        let started = embedded::start(manifests, args, config, shutdown).await?;
-        return Ok(AgentOrigin {
-            cluster: None,
-            client: started.client.clone(),
-            embedded: Some(started),
-            _transport: None,
-        });
-    }
-    let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
-    let source = agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
-    let checkpoint = config.checkpoint.as_ref();
-    let cluster = if checkpoint.is_some() {
-        // Files, which may hang.
-        let source = source.clone();
-        Some(blocking(move || cluster_id(&source)).await?)
-    } else {
-        None
-    };
-    let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
-    let metrics =
-        larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
-    let mut connected = pin!(larder_transport::connect(source, settings, metrics));
-    let connected = if let Ok(connected) = timeout(SLOW_CREDENTIALS, &mut connected).await {
-        connected
-    } else {
-        info!("waiting for the credentials of the API server");
-        connected.await
-    };
-    let (client, transport) = connected.map_err(|error| {
-        let advice = match kubeconfig {
-            Some(_) => "",
-            None => " (without a cluster, use --manifests DIR; from outside a cluster, --kubeconfig FILE)",
-        };
-        Failure::unreadable(format!("{}{advice}", chain(&error)))
-    })?;
-    Ok(AgentOrigin {
-        cluster,
-        client,
-        embedded: None,
-        _transport: Some(transport),
-    })
-}
-
-/// Waits for the first pass over all pods, for this time at the longest. Returns whether it is done.
-async fn is_ready_within(agent: &AgentHandle, limit: Duration) -> bool {
-    let ready = async {
-        while !agent.is_ready() {
-            sleep(POLL_INTERVAL).await;
-        }
-    };
-    timeout(limit, ready).await.is_ok()
-}
-
-/// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
-/// over all pods is done. After it, redraws what is served on a terminal that can show it as a whole; elsewhere, reports
-/// each pod that comes, goes or waits.
-async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>, limit: LineLimit) {
-    // In both cases: the summary shows what is missing.
-    let mut is_ready = is_ready_within(&agent, SUMMARY).await;
-    let mut changes = agent.pod_changes();
-    let style = output::Style::of_stdout();
-    let whole = |overview: &AgentOverview| {
-        summary::of(overview, agent.pod_statuses(), manifests.as_deref(), style)
-    };
-    let mut shown = agent.overview();
-    let text = whole(&shown);
-    let display = if larder_console::format() == Format::Json {
-        Display::Json
-    } else if live::fits(&text) {
-        Display::Live
-    } else {
-        // One that the terminal cannot hold would lose lines.
-        Display::Lines
-    };
-    match display {
-        Display::Live => live::draw(text),
-        Display::Lines => print(text),
-        Display::Json => {
-            larder_console::report(summary::headline(&shown, output::Style::PLAIN));
-            summary::news(&[], &shown.pods, &limit)
-                .iter()
-                .for_each(summary::PodNews::report);
-        }
-    }
-    while !is_ready {
-        let overview = agent.overview();
-        let waiting_for = overview.silent_sources.join(", ");
-        let (tried, pods) = (overview.tried(), overview.pods.len());
-        info!(waiting_for, tried, pods, "first pass under way");
-        is_ready = is_ready_within(&agent, PROGRESS).await;
-        if is_ready {
-            info!("first pass done");
-        }
-    }
-    while changes.changed().await.is_ok() {
-        // Changes that belong together are one line.
-        sleep(SETTLE).await;
-        changes.mark_unchanged();
-        let overview = agent.overview();
-        let news = || summary::news(&shown.pods, &overview.pods, &limit);
-        match display {
-            Display::Live => live::draw(whole(&overview)),
-            Display::Lines => print(news().iter().map(|news| news.line(style)).collect()),
-            Display::Json => news().iter().for_each(summary::PodNews::report),
-        }
-        shown = overview;
-    }
-}
-
-/// How what is served is shown.
-#[derive(Clone, Copy)]
-enum Display {
-    /// As a whole, redrawn in place.
-    Live,
-    /// As a whole once, then by a line for each pod that comes, goes or waits.
-    Lines,
-    /// By a line for each pod, as those of the log.
-    Json,
-}
-
-fn print(text: String) {
-    // If it is dropped, its lines are counted.
-    let _ = larder_console::write(Stream::Out, text.into_bytes());
 }

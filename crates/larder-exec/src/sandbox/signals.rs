@@ -13,10 +13,32 @@ use futures::{
     stream::{poll_fn, select_all},
 };
 use rustix::process::{Pid, Signal};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 
 /// The numbers of real-time signals, with those that a C library keeps for itself.
 const REAL_TIME: RangeInclusive<i32> = 34..=64;
+/// Those of the keyboard and the window.
+const KEYBOARD: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::WINCH];
+/// Those that stop a job.
+const STOPS: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+const OTHERS: [Signal; 16] = [
+    Signal::HUP,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::IO,
+    Signal::CONT,
+    Signal::URG,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::POWER,
+    Signal::XCPU,
+    Signal::ABORT,
+    Signal::TRAP,
+    Signal::SYS,
+    Signal::STKFLT,
+];
 
 /// A signal that a command can get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,57 +64,60 @@ pub(super) fn send_real_time(number: i32, child: Pid) {
     let _ = shell.stdin(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-/// The signals that arrive, and whether each has to be passed on. Not those that report an error of this process, or the
-/// end of a child.
+/// A signal that has arrived.
+#[derive(Clone, Copy)]
+pub(crate) struct ArrivedSignal {
+    pub(crate) signal: CommandSignal,
+    pub(crate) sent_to: SentTo,
+}
+
+/// Whom a signal was sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentTo {
+    /// larder alone, which passes it on.
+    Larder,
+    /// The whole process group of the terminal, so the command has it.
+    Group,
+}
+
+/// The signals that arrive. Not those that report an error of this process, or the end of a child.
 ///
 /// # Errors
 ///
 /// Signals cannot be received.
-pub(crate) fn forwarded() -> anyhow::Result<impl Stream<Item = (CommandSignal, bool)> + Unpin> {
-    // The terminal sends these to the command as well, which is in the same process group. Those that stop a job stop
-    // this process, too, so that the shell of the terminal notices.
-    let keyboard = std::io::stdin().is_terminal();
-    let mut kinds = vec![
-        (SignalKind::hangup(), Signal::HUP, true),
-        (SignalKind::interrupt(), Signal::INT, !keyboard),
-        (SignalKind::quit(), Signal::QUIT, !keyboard),
-        (SignalKind::terminate(), Signal::TERM, true),
-        (SignalKind::user_defined1(), Signal::USR1, true),
-        (SignalKind::user_defined2(), Signal::USR2, true),
-        (SignalKind::window_change(), Signal::WINCH, !keyboard),
-        (SignalKind::alarm(), Signal::ALARM, true),
-        (SignalKind::io(), Signal::IO, true),
-    ];
-    let further = [
-        Signal::CONT,
-        Signal::URG,
-        Signal::VTALARM,
-        Signal::PROF,
-        Signal::POWER,
-        Signal::XCPU,
-        Signal::ABORT,
-        Signal::TRAP,
-        Signal::SYS,
-        Signal::STKFLT,
-    ];
-    let stops = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
-    let stops = stops.into_iter().filter(|_| !keyboard);
-    let further = further.into_iter().chain(stops);
-    kinds.extend(further.map(|number| (SignalKind::from_raw(number.as_raw()), number, true)));
-    let named = kinds.into_iter().map(|(kind, number, forward)| {
+pub(crate) fn forwarded() -> anyhow::Result<impl Stream<Item = ArrivedSignal> + Unpin> {
+    // The terminal sends its signals to the command as well, which is in the same process group. Those that stop a job
+    // stop this process, too, so that the shell of the terminal notices.
+    let (by_keyboard, stops) = if std::io::stdin().is_terminal() {
+        (SentTo::Group, &[][..])
+    } else {
+        (SentTo::Larder, &STOPS[..])
+    };
+    let keyboard = KEYBOARD.iter().map(|signal| (*signal, by_keyboard));
+    let others = OTHERS.iter().chain(stops);
+    let others = others.map(|signal| (*signal, SentTo::Larder));
+    let mut streams = Vec::new();
+    for (number, sent_to) in keyboard.chain(others) {
+        let kind = SignalKind::from_raw(number.as_raw());
         let arrivals = signal(kind).context("cannot receive signals")?;
-        Ok((arrivals, number.into(), forward))
-    });
-    let mut all: Vec<_> = named.collect::<anyhow::Result<_>>()?;
-    all.extend(REAL_TIME.filter_map(|number| {
-        let arrivals = signal(SignalKind::from_raw(number)).ok()?;
-        Some((arrivals, CommandSignal::RealTime(number), true))
-    }));
-    let streams = all.into_iter().map(|(mut arrivals, number, forward)| {
-        let arrived = poll_fn(move |context| arrivals.poll_recv(context));
-        arrived.map(move |()| (number, forward))
-    });
+        let signal = number.into();
+        streams.push(each(arrivals, ArrivedSignal { signal, sent_to }));
+    }
+    for number in REAL_TIME {
+        if let Ok(arrivals) = signal(SignalKind::from_raw(number)) {
+            let (signal, sent_to) = (CommandSignal::RealTime(number), SentTo::Larder);
+            streams.push(each(arrivals, ArrivedSignal { signal, sent_to }));
+        }
+    }
     Ok(select_all(streams))
+}
+
+/// `arrived`, whenever it arrives.
+fn each(
+    mut arrivals: Arrivals,
+    arrived: ArrivedSignal,
+) -> impl Stream<Item = ArrivedSignal> + Unpin {
+    poll_fn(move |context| arrivals.poll_recv(context)).map(move |()| arrived)
 }
 
 /// The exit code for a status: its own, or 128 plus the signal.

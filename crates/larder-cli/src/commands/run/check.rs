@@ -17,7 +17,7 @@ use larder_objects::{
 };
 use larder_on_change::parse::AllowedActions;
 
-use super::{flags, manifests_of};
+use super::{flags, origin::manifests_of};
 use crate::{
     agent::load_config,
     args::RunArgs,

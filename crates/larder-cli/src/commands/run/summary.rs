@@ -1,14 +1,115 @@
 //! The summary that `larder run` prints once it serves: pods, volumes, and their paths.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use larder_agent::status::{AgentOverview, Delivery, Phase, PodOverview, PodStatus};
+use larder_agent::{
+    agent::AgentHandle,
+    status::{AgentOverview, Delivery, Phase, PodOverview, PodStatus},
+};
+use larder_console::{Format, Stream};
 use serde_json::Map;
+use tokio::time::{sleep, timeout};
+use tracing::info;
 
 use crate::{
     logging::limit::LineLimit,
-    output::{Paint, Style, count, escaped},
+    output::{Paint, Style, count, escaped, live},
 };
+
+/// Time after which the summary is printed, even if something is still missing.
+const SUMMARY: Duration = Duration::from_millis(1500);
+/// Time between two reports of a first pass that takes longer.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Time between two checks whether everything is delivered.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Pause before changes of pods are printed, in which more of them may come.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
+/// over all pods is done. After it, redraws what is served on a terminal that can show it as a whole; elsewhere, reports
+/// each pod that comes, goes or waits.
+pub(super) async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>, limit: LineLimit) {
+    // In both cases: the summary shows what is missing.
+    let mut is_ready = is_ready_within(&agent, SUMMARY).await;
+    let mut changes = agent.pod_changes();
+    let style = Style::of_stdout();
+    let whole =
+        |overview: &AgentOverview| of(overview, agent.pod_statuses(), manifests.as_deref(), style);
+    let mut shown = agent.overview();
+    let text = whole(&shown);
+    let display = if larder_console::format() == Format::Json {
+        Display::Json
+    } else if live::fits(&text) {
+        Display::Live
+    } else {
+        // One that the terminal cannot hold would lose lines.
+        Display::Lines
+    };
+    match display {
+        Display::Live => live::draw(text),
+        Display::Lines => print(text),
+        Display::Json => {
+            larder_console::report(headline(&shown, Style::PLAIN));
+            news(&[], &shown.pods, &limit)
+                .iter()
+                .for_each(PodNews::report);
+        }
+    }
+    while !is_ready {
+        let overview = agent.overview();
+        let waiting_for = overview.silent_sources.join(", ");
+        let (tried, pods) = (overview.tried(), overview.pods.len());
+        info!(waiting_for, tried, pods, "first pass under way");
+        is_ready = is_ready_within(&agent, PROGRESS).await;
+        if is_ready {
+            info!("first pass done");
+        }
+    }
+    while changes.changed().await.is_ok() {
+        // Changes that belong together are one line.
+        sleep(SETTLE).await;
+        changes.mark_unchanged();
+        let overview = agent.overview();
+        let news = || news(&shown.pods, &overview.pods, &limit);
+        match display {
+            Display::Live => live::draw(whole(&overview)),
+            Display::Lines => print(news().iter().map(|news| news.line(style)).collect()),
+            Display::Json => news().iter().for_each(PodNews::report),
+        }
+        shown = overview;
+    }
+}
+
+/// How what is served is shown.
+#[derive(Clone, Copy)]
+enum Display {
+    /// As a whole, redrawn in place.
+    Live,
+    /// As a whole once, then by a line for each pod that comes, goes or waits.
+    Lines,
+    /// By a line for each pod, as those of the log.
+    Json,
+}
+
+fn print(text: String) {
+    // If it is dropped, its lines are counted.
+    let _ = larder_console::write(Stream::Out, text.into_bytes());
+}
+
+/// Waits for the first pass over all pods, for this time at the longest. Returns whether it is done.
+pub(super) async fn is_ready_within(agent: &AgentHandle, limit: Duration) -> bool {
+    let ready = async {
+        while !agent.is_ready() {
+            sleep(POLL_INTERVAL).await;
+        }
+    };
+    timeout(limit, ready).await.is_ok()
+}
 
 /// What is served, and where, in one line.
 pub(super) fn headline(status: &AgentOverview, style: Style) -> String {
@@ -29,7 +130,7 @@ pub(super) fn of(
     style: Style,
 ) -> String {
     let mut text = String::new();
-    // Writing to a String does not fail.
+    // Writing to a String does not fail; nor does it below.
     let _ = writeln!(text, "{}", headline(status, style));
     if !status.silent_sources.is_empty() {
         let silent = format!("not reported yet: {}", status.silent_sources.join(", "));
@@ -46,47 +147,54 @@ pub(super) fn of(
         let _ = writeln!(text, "{}", style.paint(Paint::Yellow, hint));
     }
     for pod in pods {
-        let path = format!("{}/by-name/{}/{}", status.root_dir, pod.namespace, pod.name);
-        let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
-        let _ = writeln!(text, "\n{name}  {}", style.paint(Paint::Dim, path));
-        let widths = pod.volumes.iter().map(|volume| volume.name.len());
-        let width = widths.max().unwrap_or(0);
-        for volume in &pod.volumes {
-            let state = match volume.delivery.phase {
-                Phase::Delivered => style.paint(Paint::Green, count(volume.files, "file")),
-                _ => style.paint(Paint::Red, undelivered(&volume.delivery)),
-            };
-            let (name, type_) = (escaped(&volume.name), escaped(&volume.type_));
-            let _ = writeln!(text, "  {name:<width$}  {type_:<11}  {state}");
-            let path = volume.path.strip_prefix(&*pod.path);
-            let path = path.map_or(&*volume.path, |path| path.trim_start_matches('/'));
-            let _ = writeln!(text, "  {:<width$}  {}", "", style.paint(Paint::Dim, path));
-        }
-        let containers = pod.containers.iter();
-        let containers = containers.filter(|one| one.delivery.phase != Phase::Delivered);
-        for container in containers {
-            let state = style.paint(Paint::Red, undelivered(&container.delivery));
-            let name = escaped(&container.name);
-            let _ = writeln!(text, "  environment of {name}  {state}");
-        }
+        write_pod(&mut text, &pod, &status.root_dir, style);
     }
     if let Some(manifests) = manifests {
-        let root = &status.root_dir;
-        let manifests = manifests.display();
-        let next = [
-            format!("edit a file in {manifests}, and the volumes follow; in another terminal:"),
-            format!("  larder status --root-dir {root}"),
-            format!("  larder exec --root-dir {root} --pod NAMESPACE/POD -- sh"),
-            format!(
-                "Ctrl-C stops, and leaves the volumes; larder clean --root-dir {root} removes them"
-            ),
-        ];
-        text.push('\n');
-        for line in next {
-            let _ = writeln!(text, "{}", style.paint(Paint::Dim, line));
-        }
+        write_next_steps(&mut text, manifests, &status.root_dir, style);
     }
     text
+}
+
+fn write_pod(text: &mut String, pod: &PodStatus, root_dir: &str, style: Style) {
+    let path = format!("{}/by-name/{}/{}", root_dir, pod.namespace, pod.name);
+    let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
+    let _ = writeln!(text, "\n{name}  {}", style.paint(Paint::Dim, path));
+    let widths = pod.volumes.iter().map(|volume| volume.name.len());
+    let width = widths.max().unwrap_or(0);
+    for volume in &pod.volumes {
+        let state = match volume.delivery.phase {
+            Phase::Delivered => style.paint(Paint::Green, count(volume.files, "file")),
+            _ => style.paint(Paint::Red, undelivered(&volume.delivery)),
+        };
+        let (name, type_) = (escaped(&volume.name), escaped(&volume.type_));
+        let _ = writeln!(text, "  {name:<width$}  {type_:<11}  {state}");
+        let path = volume.path.strip_prefix(&*pod.path);
+        let path = path.map_or(&*volume.path, |path| path.trim_start_matches('/'));
+        let _ = writeln!(text, "  {:<width$}  {}", "", style.paint(Paint::Dim, path));
+    }
+    let containers = pod.containers.iter();
+    let containers = containers.filter(|one| one.delivery.phase != Phase::Delivered);
+    for container in containers {
+        let state = style.paint(Paint::Red, undelivered(&container.delivery));
+        let name = escaped(&container.name);
+        let _ = writeln!(text, "  environment of {name}  {state}");
+    }
+}
+
+fn write_next_steps(text: &mut String, manifests: &Path, root_dir: &str, style: Style) {
+    let manifests = manifests.display();
+    let next = [
+        format!("edit a file in {manifests}, and the volumes follow; in another terminal:"),
+        format!("  larder status --root-dir {root_dir}"),
+        format!("  larder exec --root-dir {root_dir} --pod NAMESPACE/POD -- sh"),
+        format!(
+            "Ctrl-C stops, and leaves the volumes; larder clean --root-dir {root_dir} removes them"
+        ),
+    ];
+    text.push('\n');
+    for line in next {
+        let _ = writeln!(text, "{}", style.paint(Paint::Dim, line));
+    }
 }
 
 /// A pod that came, went, or is in another phase than before.

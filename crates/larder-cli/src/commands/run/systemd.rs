@@ -9,6 +9,7 @@
 
 use std::{
     cell::Cell,
+    convert::Infallible,
     env,
     ffi::OsString,
     io,
@@ -30,7 +31,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::debug;
 
-use super::is_ready_within;
+use super::summary::is_ready_within;
 
 /// Longest time until the agent counts as started.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,7 +66,7 @@ impl ServiceManager {
     }
 
     /// Follows `agent` until it is dropped: readiness, the watchdog, and a status line.
-    pub(super) async fn follow(&self, agent: &AgentHandle) {
+    pub(super) async fn follow(&self, agent: &AgentHandle) -> Infallible {
         if self.socket.is_none() {
             return std::future::pending().await;
         }

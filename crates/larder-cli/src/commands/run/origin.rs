@@ -1,0 +1,95 @@
+//! Where the pods of an agent come from: an API server, or one in this process that manifests fill.
+
+use std::{path::PathBuf, pin::pin, time::Duration};
+
+use kube::Client;
+use larder_agent::{checkpoint::ClusterId, config::Config};
+use larder_objects::chain;
+use larder_transport::blocking::blocking;
+use prometheus_client::registry::Registry;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::embedded::{self, Embedded};
+use crate::{
+    agent::{self, cluster_id},
+    args::RunArgs,
+    outcome::Failure,
+};
+
+/// Time after which the log says that credentials are awaited.
+const SLOW_CREDENTIALS: Duration = Duration::from_millis(500);
+
+/// The API server that the pods come from.
+pub(super) struct AgentOrigin {
+    pub(super) client: Client,
+    /// The cluster that a checkpoint is bound to; `None` without a checkpoint.
+    pub(super) cluster: Option<ClusterId>,
+    /// The embedded API server, if pods come from manifests.
+    pub(super) embedded: Option<Embedded>,
+    /// Keeps the connections.
+    _transport: Option<larder_transport::Transport>,
+}
+
+/// The directory of manifests, unless the pods come from an API server. A flag overrides the file.
+pub(super) fn manifests_of<'a>(args: &'a RunArgs, config: &'a Config) -> Option<&'a PathBuf> {
+    let of_file = config.manifests.as_ref();
+    let flag = args.manifests.as_ref();
+    flag.or(of_file.filter(|_| args.kubeconfig.is_none()))
+}
+
+/// Connects to the API server of a kubeconfig, of the pod that this runs in, or starts one for manifests.
+///
+/// # Errors
+///
+/// What says where the API server is cannot be read.
+pub(super) async fn origin(
+    args: &RunArgs,
+    config: &Config,
+    registry: &mut Registry,
+    shutdown: &CancellationToken,
+) -> Result<AgentOrigin, Failure> {
+    if let Some(manifests) = manifests_of(args, config) {
+        let started = embedded::start(manifests, args, config, shutdown).await?;
+        return Ok(AgentOrigin {
+            cluster: None,
+            client: started.client.clone(),
+            embedded: Some(started),
+            _transport: None,
+        });
+    }
+    let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
+    let source = agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
+    let checkpoint = config.checkpoint.as_ref();
+    let cluster = if checkpoint.is_some() {
+        // Files, which may hang.
+        let source = source.clone();
+        Some(blocking(move || cluster_id(&source)).await?)
+    } else {
+        None
+    };
+    let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
+    let metrics =
+        larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
+    let mut connected = pin!(larder_transport::connect(source, settings, metrics));
+    let connected = if let Ok(connected) = timeout(SLOW_CREDENTIALS, &mut connected).await {
+        connected
+    } else {
+        info!("waiting for the credentials of the API server");
+        connected.await
+    };
+    let (client, transport) = connected.map_err(|error| {
+        let advice = match kubeconfig {
+            Some(_) => "",
+            None => " (without a cluster, use --manifests DIR; from outside a cluster, --kubeconfig FILE)",
+        };
+        Failure::unreadable(format!("{}{advice}", chain(&error)))
+    })?;
+    Ok(AgentOrigin {
+        cluster,
+        client,
+        embedded: None,
+        _transport: Some(transport),
+    })
+}
