@@ -2,19 +2,22 @@
 
 use std::{fmt, net::Ipv6Addr};
 
-use http::Uri;
+use http::{
+    Uri,
+    uri::{Authority, Scheme},
+};
 use zeroize::Zeroizing;
 
-use crate::url::{basic, decoded_user, has_whole_escapes, port_number};
+use crate::url::{
+    basic_authorization, has_whole_escapes, host_and_port, port, port_number, without_credentials,
+};
 
 /// Longest name of a host (RFC 1035).
 const MAX_HOST: usize = 253;
 
 /// A URL with `http` or `https`, a host, and no fragment. Shown without user and query, which may be credentials.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct HttpUrl {
-    text: String,
-}
+pub struct HttpUrl(Uri);
 
 // Why a text is not such a URL. None shows the text: it may hold credentials.
 /// Another scheme, or none.
@@ -33,17 +36,6 @@ const HOST: &str =
 /// The port is no number from 1 to 65535.
 const PORT: &str = "expected 1 to 65535 as the port of the URL";
 
-/// The parts of a URL.
-struct Parts<'a> {
-    is_tls: bool,
-    user: Option<&'a str>,
-    /// An IPv6 address in brackets.
-    host: &'a str,
-    port: Option<u16>,
-    /// Path and query, perhaps without the first slash.
-    rest: &'a str,
-}
-
 impl HttpUrl {
     /// Checks a URL.
     ///
@@ -51,111 +43,79 @@ impl HttpUrl {
     ///
     /// What the first rule that the text breaks expects. The text is not shown: it may hold credentials.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        let parts = parts(text)?;
-        let path = path(&parts);
-        // What is left are characters that no request line may have, and a text that is too long for one.
-        let uri: Uri = path.parse().map_err(|_| CHARACTER)?;
-        if uri
-            .path_and_query()
-            .is_none_or(|found| found.as_str() != path)
-        {
+        let after = text.strip_prefix("https://");
+        let after = after.or_else(|| text.strip_prefix("http://"));
+        let after = after.ok_or(SCHEME)?;
+        if !after.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(CHARACTER);
         }
-        Ok(Self {
-            text: text.to_owned(),
-        })
+        if after.contains('#') {
+            return Err(FRAGMENT);
+        }
+        if !has_whole_escapes(after) {
+            return Err(PERCENT);
+        }
+        let authority = after.split(['/', '?']).next().unwrap_or_default();
+        check_authority(authority)?;
+        // What is left are characters that no request line may have, and a text that is too long for one.
+        text.parse().map(Self).map_err(|_| CHARACTER)
     }
 
-    fn parts(&self) -> Parts<'_> {
-        parts(&self.text).expect("the text was checked")
+    fn authority_part(&self) -> &Authority {
+        self.0.authority().expect("it was checked")
     }
 
     /// Whether the scheme is `https`.
     pub fn is_tls(&self) -> bool {
-        self.parts().is_tls
+        self.0.scheme() == Some(&Scheme::HTTPS)
     }
 
     /// Name or address of the host, without brackets.
     pub fn host(&self) -> &str {
-        self.parts().host.trim_matches(['[', ']'])
+        self.authority_part().host().trim_matches(['[', ']'])
     }
 
     /// The port, or the scheme's.
     pub fn port(&self) -> u16 {
-        let parts = self.parts();
-        parts.port.unwrap_or(if parts.is_tls { 443 } else { 80 })
+        let default = if self.is_tls() { 443 } else { 80 };
+        port(self.authority_part(), default).expect("it was checked")
     }
 
     /// Host and port as in the header `Host`.
     pub fn authority(&self) -> String {
-        let parts = self.parts();
-        match parts.port {
-            Some(port) => format!("{}:{port}", parts.host),
-            None => parts.host.to_owned(),
-        }
+        host_and_port(self.authority_part()).to_owned()
     }
 
     /// Path and query, beginning with `/`.
     pub fn path(&self) -> String {
-        path(&self.parts())
+        let path = self.0.path();
+        match self.0.query() {
+            Some(query) => format!("{path}?{query}"),
+            None => path.to_owned(),
+        }
     }
 
     /// The value of `Authorization` that stands for user and password before the host.
     pub fn basic_authorization(&self) -> Option<Zeroizing<String>> {
-        self.parts().user.map(|user| basic(&decoded_user(user)))
+        basic_authorization(&self.0).expect("the escapes were checked")
     }
 }
 
-fn path(parts: &Parts<'_>) -> String {
-    let slash = if parts.rest.starts_with('/') { "" } else { "/" };
-    format!("{slash}{}", parts.rest)
-}
-
-fn parts(text: &str) -> Result<Parts<'_>, &'static str> {
-    let (is_tls, after) = if let Some(after) = text.strip_prefix("https://") {
-        (true, after)
-    } else {
-        let after = text.strip_prefix("http://").ok_or(SCHEME)?;
-        (false, after)
-    };
-    if !after.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(CHARACTER);
+fn check_authority(text: &str) -> Result<(), &'static str> {
+    if let Some((user, _)) = text.rsplit_once('@')
+        && (user.is_empty() || user.contains('@'))
+    {
+        return Err(USER);
     }
-    if after.contains('#') {
-        return Err(FRAGMENT);
+    let authority: Authority = text.parse().map_err(|_| HOST)?;
+    let host = authority.host();
+    let after = host_and_port(&authority).strip_prefix(host).ok_or(HOST)?;
+    match after.strip_prefix(':') {
+        _ if !is_host(host) => Err(HOST),
+        None if after.is_empty() => Ok(()),
+        None => Err(HOST),
+        Some(digits) => port_number(digits).map(drop).ok_or(PORT),
     }
-    if !has_whole_escapes(after) {
-        return Err(PERCENT);
-    }
-    let (authority, rest) = after.split_at(after.find(['/', '?']).unwrap_or(after.len()));
-    let (user, place) = match authority.rsplit_once('@') {
-        Some((user, _)) if user.is_empty() || user.contains('@') => {
-            return Err(USER);
-        }
-        Some((user, place)) => (Some(user), place),
-        None => (None, authority),
-    };
-    let end = if place.starts_with('[') {
-        place.find(']').ok_or(HOST)? + 1
-    } else {
-        place.find(':').unwrap_or(place.len())
-    };
-    let (host, port) = place.split_at(end);
-    if !is_host(host) {
-        return Err(HOST);
-    }
-    let port = match port.strip_prefix(':') {
-        None if port.is_empty() => None,
-        None => return Err(HOST),
-        Some(digits) => Some(port_number(digits).ok_or(PORT)?),
-    };
-    Ok(Parts {
-        is_tls,
-        user,
-        host,
-        port,
-        rest,
-    })
 }
 
 fn is_host(host: &str) -> bool {
@@ -169,10 +129,7 @@ fn is_host(host: &str) -> bool {
 
 impl fmt::Display for HttpUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_tls() { "https" } else { "http" };
-        let path = self.path();
-        let path = path.split('?').next().unwrap_or_default();
-        write!(f, "{scheme}://{}{path}", self.authority())
+        write!(f, "{}{}", without_credentials(&self.0), self.0.path())
     }
 }
 
@@ -185,6 +142,7 @@ impl fmt::Debug for HttpUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::url::basic;
 
     #[test]
     fn url_is_split_into_its_parts() {
@@ -226,7 +184,8 @@ mod tests {
             ("http://h:0/", PORT),
             ("http://h:/", PORT),
             ("http://h:+80/", PORT),
-            ("http://h:80:81/", PORT),
+            ("http://h:80:81/", HOST),
+            ("http://fe80::1/", HOST),
             ("http://[::1]:99999/", PORT),
             ("http://", HOST),
             ("http:///path", HOST),

@@ -70,7 +70,7 @@ pub fn basic(user_and_password: &[u8]) -> Zeroizing<String> {
 }
 
 /// `USER:PASSWORD` of a URL, in which either may be empty.
-pub(crate) fn decoded_user(user: &str) -> Zeroizing<Vec<u8>> {
+fn decoded_user(user: &str) -> Zeroizing<Vec<u8>> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     let bytes = percent_decode_str(name).chain(*b":");
     Zeroizing::new(bytes.chain(percent_decode_str(password)).collect())
