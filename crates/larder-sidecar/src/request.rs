@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use larder_actions::{
     StepEnvironment as _, StepOutcome,
     http::{RequestProgress, send},
@@ -105,6 +106,7 @@ impl RequestRound {
         let Some(request) = self.request.as_ref().filter(|_| !skips) else {
             return StepOutcome::Succeeded;
         };
+        let credentials = &request.client.credentials;
         let mut left = request.client.retries;
         if change.attempt > 1 {
             // The slow retries are single attempts.
@@ -113,55 +115,63 @@ impl RequestRound {
         let total = left.total;
         newer.mark_unchanged();
         loop {
-            let mut call = request.call.clone();
-            call.tls.clone_from(&request.client.tls);
             // With the credentials of this moment.
-            let sent = match authorization(&request.client.credentials) {
-                Ok(header) => header,
+            let login = match authorization(credentials) {
+                Ok(login) => login,
                 Err(reason) => return StepOutcome::Failed(reason.to_owned()),
             };
-            call.headers.extend(sent.clone());
-            let (began, limit) = (Instant::now(), request.client.timeout);
-            let (outcome, progress) = send(&call, limit, change, context.request()).await;
-            context.step_ended(&Action::Http(call), &outcome, began.elapsed());
-            *self.refusal.lock() = outcome
-                .failure()
-                .filter(|_| is_refused(progress))
-                .map(str::to_owned);
-            let pause = next_pause(&mut left, total, progress).filter(|_| !outcome.is_success());
-            if let Some(metrics) = &self.metrics {
-                let url = request.call.target.to_string();
-                metrics.asked(&url, &outcome, progress, began.elapsed());
-                if pause.is_none() && !outcome.is_success() {
-                    metrics.failed(&url, "retries_exhausted");
-                }
-            }
-            let credentials = &request.client.credentials;
-            let has_files =
-                credentials.username_file.is_some() || credentials.password_file.is_some();
-            let waits = self.waits_for_credentials && has_files && is_refused(progress);
-            if outcome.is_success() || pause.is_none() && !waits {
+            let (outcome, progress) = self.attempt(request, login.clone(), change, context).await;
+            if outcome.is_success() {
                 return outcome;
             }
+            let pause = next_pause(&mut left, total, progress);
             let error = outcome.reason();
-            let next = async {
-                if let Some(pause) = pause {
-                    let seconds = pause.as_secs_f64();
-                    warn!(error, pause = %format_args!("{seconds}s"), "request failed, will retry");
-                    sleep(pause).await;
-                } else {
-                    warn!(error, "login refused, waiting for other credentials");
-                    changed(credentials, sent.as_ref()).await;
+            let ready = if let Some(pause) = pause {
+                let seconds = pause.as_secs_f64();
+                warn!(error, pause = %format_args!("{seconds}s"), "request failed, will retry");
+                sleep(pause).left_future()
+            } else {
+                if let Some(metrics) = &self.metrics {
+                    metrics.failed(&request.call.target.to_string(), "retries_exhausted");
                 }
+                let may_change = self.waits_for_credentials && credentials.has_files();
+                if !may_change || !is_refused(progress) {
+                    return outcome;
+                }
+                warn!(error, "login refused, waiting for other credentials");
+                changed(credentials, login.as_ref()).right_future()
             };
             tokio::select! {
                 biased;
                 () = self.ending.cancelled() => return outcome,
                 // It starts anew.
                 _ = newer.changed() => return outcome,
-                () = next => {}
+                () = ready => {}
             }
         }
+    }
+
+    /// Sends the request once.
+    async fn attempt(
+        &self,
+        request: &RequestSettings,
+        login: Option<(String, String)>,
+        change: &PodChange,
+        context: &StepContext,
+    ) -> (StepOutcome, RequestProgress) {
+        let mut call = request.call.clone();
+        call.tls.clone_from(&request.client.tls);
+        call.headers.extend(login);
+        let (began, limit) = (Instant::now(), request.client.timeout);
+        let (outcome, progress) = send(&call, limit, change, context.request()).await;
+        let took = began.elapsed();
+        if let Some(metrics) = &self.metrics {
+            metrics.asked(&call.target.to_string(), &outcome, progress, took);
+        }
+        context.step_ended(&Action::Http(call), &outcome, took);
+        let refusal = outcome.failure().filter(|_| is_refused(progress));
+        *self.refusal.lock() = refusal.map(str::to_owned);
+        (outcome, progress)
     }
 }
 

@@ -158,6 +158,13 @@ pub struct Credentials {
     pub encoding: Encoding,
 }
 
+impl Credentials {
+    /// Whether they may change while the sidecar runs.
+    pub(crate) fn has_files(&self) -> bool {
+        self.username_file.is_some() || self.password_file.is_some()
+    }
+}
+
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials")

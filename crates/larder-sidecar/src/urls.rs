@@ -14,7 +14,7 @@ use futures::{
     future::{BoxFuture, OptionFuture},
     stream::FuturesUnordered,
 };
-use larder_actions::http::{Fetch, RequestProgress, fetch};
+use larder_actions::http::{Fetch, FetchedHead, RequestProgress, fetch};
 use larder_net::redirect::redirect_target;
 use larder_on_change::HttpUrl;
 use tokio::time::{Instant, sleep_until};
@@ -201,7 +201,14 @@ impl UrlKeys {
             let validators = key.content.validators.clone();
             self.under_way.push(file.clone());
             let fetching = async move {
-                let fetched = run(&settings, &file, validators, room.min(MAX_BODY), &intake).await;
+                let fetch = UrlFetch {
+                    settings: &settings,
+                    file: &file,
+                    validators,
+                    max_body: room.min(MAX_BODY),
+                    intake: &intake,
+                };
+                let fetched = fetch.run().await;
                 (file, fetched)
             };
             self.fetching.push(fetching.boxed());
@@ -247,35 +254,75 @@ impl UrlKeys {
     }
 }
 
-/// Fetches a URL into its file, and follows redirects, of which none begins when the time for a request is over.
-async fn run(
-    settings: &UrlSettings,
-    file: &UrlFile,
+/// A URL whose content goes into a file.
+struct UrlFetch<'a> {
+    settings: &'a UrlSettings,
+    file: &'a UrlFile,
+    /// The headers that ask whether the content has changed.
     validators: Vec<(String, String)>,
     max_body: usize,
-    intake: &SharedIntake,
-) -> Fetched {
-    let client = &settings.client;
-    let first = HttpUrl::parse(&file.url).map_err(FetchFailure::Unusable)?;
-    let mut url = first.clone();
-    let began = Instant::now();
-    for _ in 0..=REDIRECTS {
-        let mut headers = validators.clone();
-        let is_trusted = match &settings.credentials {
+    intake: &'a SharedIntake,
+}
+
+impl UrlFetch<'_> {
+    /// Follows redirects, of which none begins when the time for a request is over.
+    async fn run(&self) -> Fetched {
+        let client = &self.settings.client;
+        let first = HttpUrl::parse(&self.file.url).map_err(FetchFailure::Unusable)?;
+        let mut url = first.clone();
+        let began = Instant::now();
+        for _ in 0..=REDIRECTS {
+            let (head, content) = self.request(&first, &url).await?;
+            let is_content = match head.status {
+                500..=599 => client.enable_5xx,
+                status => (200..=299).contains(&status),
+            };
+            if is_content {
+                return Ok(content.map(|content| {
+                    let length = content.length;
+                    self.intake.lock().sink.take_fetched(self.file, content);
+                    let validators = head.validators();
+                    FetchedContent { validators, length }
+                }));
+            }
+            match head.status {
+                304 if !self.validators.is_empty() => return Ok(None),
+                301 | 302 | 303 | 307 | 308 => {
+                    if began.elapsed() > client.timeout {
+                        return Err(FetchFailure::SlowRedirects { first });
+                    }
+                    let next = redirected(&url, head.header("location").unwrap_or_default());
+                    url = next.map_err(|problem| FetchFailure::Location { url, problem })?;
+                }
+                status => return Err(FetchFailure::Answered { url, status }),
+            }
+        }
+        Err(FetchFailure::ManyRedirects { first })
+    }
+
+    /// Requests `url`, to which redirects have led from `first`. The content is aside until it is taken.
+    async fn request(
+        &self,
+        first: &HttpUrl,
+        url: &HttpUrl,
+    ) -> Result<(FetchedHead, Option<FetchedFile>), FetchFailure> {
+        let client = &self.settings.client;
+        let is_trusted = match &self.settings.credentials {
             UrlCredentials::Never => false,
-            UrlCredentials::Always => origin(&first) == origin(&url),
-            UrlCredentials::Below(trusted) => trusted.iter().any(|above| is_below(&url, above)),
+            UrlCredentials::Always => origin(first) == origin(url),
+            UrlCredentials::Below(trusted) => trusted.iter().any(|above| is_below(url, above)),
         };
+        let mut headers = self.validators.clone();
         if is_trusted {
             let own = authorization(&client.credentials);
             headers.extend(own.map_err(FetchFailure::Unusable)?);
         }
         let request = Fetch {
-            url: &url,
+            url,
             headers: &headers,
             tls: &client.tls,
             timeout: client.timeout,
-            max_body,
+            max_body: self.max_body,
             body_of_5xx: client.enable_5xx,
             allow_loopback: is_trusted,
         };
@@ -283,42 +330,18 @@ async fn run(
         let mut take = |bytes: &[u8]| -> io::Result<()> {
             let content: &mut FetchedFile = match &mut content {
                 Some(content) => content,
-                none => none.insert(intake.lock().sink.begin_fetched(file)?),
+                none => none.insert(self.intake.lock().sink.begin_fetched(self.file)?),
             };
             content.write(bytes)
         };
-        let fetched = fetch(&request, &mut take).await;
-        let head = fetched.map_err(|reason| FetchFailure::Request {
-            url: url.clone(),
-            reason,
-        })?;
-        let is_content = match head.status {
-            500..=599 => client.enable_5xx,
-            status => (200..=299).contains(&status),
-        };
-        if is_content {
-            return Ok(content.map(|content| {
-                let length = content.length;
-                intake.lock().sink.take_fetched(file, content);
-                let validators = head.validators();
-                FetchedContent { validators, length }
-            }));
-        }
-        match head.status {
-            304 if !validators.is_empty() => return Ok(None),
-            301 | 302 | 303 | 307 | 308 => {
-                if began.elapsed() > client.timeout {
-                    return Err(FetchFailure::SlowRedirects { first });
-                }
-                let next = redirected(&url, head.header("location").unwrap_or_default());
-                url = next.map_err(|problem| FetchFailure::Location { url, problem })?;
-            }
-            status => {
-                return Err(FetchFailure::Answered { url, status });
+        match fetch(&request, &mut take).await {
+            Ok(head) => Ok((head, content)),
+            Err(reason) => {
+                let url = url.clone();
+                Err(FetchFailure::Request { url, reason })
             }
         }
     }
-    Err(FetchFailure::ManyRedirects { first })
 }
 
 /// Whether a URL is `above`, or below it. A path that the server may resolve to another one is not.
