@@ -15,7 +15,9 @@ use crate::args::PodName;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
-    manifest::{self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe},
+    manifest::{
+        self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe, SetFields,
+    },
     stable_pod_uid,
 };
 use larder_projection::{
@@ -125,6 +127,20 @@ pub(crate) struct Workload {
     pub(crate) kind: String,
 }
 
+impl Workload {
+    /// That of the pod with this key.
+    fn new(made_by: Option<&manifest::Workload>, pod: &ObjectKey) -> Self {
+        let (kind, name) = match made_by {
+            Some(workload) => (&*workload.kind, &*workload.name),
+            None => ("Pod", &*pod.name),
+        };
+        Self {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+        }
+    }
+}
+
 impl Offline {
     /// Takes the objects of `manifests`. A pod without a node is bound to the only Node, if there is exactly one.
     pub(crate) fn new(mut manifests: Manifests, cluster: ClusterObjects) -> Self {
@@ -185,16 +201,7 @@ impl Offline {
             let key = document.object.key();
             match document.manifest {
                 Manifest::Pod(mut pod) => {
-                    let mut set_fields = document.set_fields;
-                    if pod.metadata.generate_name.is_some() {
-                        set_fields.insert("metadata.name".to_owned(), None);
-                    }
-                    if set_fields.contains_key(COMPLETION_INDEX) {
-                        add_completion_index(&mut pod);
-                    }
-                    if is_uid_made_up(&pod) {
-                        set_fields.extend(not_before_it_exists());
-                    }
+                    let fields = fields_of(&mut pod, document.set_fields);
                     if cluster == ClusterObjects::Assumed {
                         set_service_account(&mut pod);
                     }
@@ -203,25 +210,18 @@ impl Offline {
                         Some(workload) => format!("{workload}, {}", document.origin),
                         None => document.origin.to_string(),
                     };
-                    let (kind, name) = match &made_by {
-                        Some(workload) => (&*workload.kind, &*workload.name),
-                        None => ("Pod", &*key.name),
-                    };
-                    let workload = Workload {
-                        name: name.to_owned(),
-                        kind: kind.to_owned(),
+                    let assumptions = Assumptions {
+                        fields,
+                        ..Assumptions::default()
                     };
                     pods.push(OfflinePod {
                         inputs: Inputs {
-                            assumptions: Assumptions {
-                                fields: set_fields,
-                                ..Assumptions::default()
-                            },
+                            assumptions,
                             ..Inputs::default()
                         },
                         pod: *pod,
                         source,
-                        workload,
+                        workload: Workload::new(made_by.as_ref(), &key),
                         made_by,
                         states_node: !document.object.text("/spec/nodeName").is_empty(),
                     });
@@ -625,6 +625,21 @@ fn refuse_made<K: Keyed>(
             ),
         }));
     }
+}
+
+/// The fields of the pod whose values a cluster sets, from those that are set whatever the pod is. A variable that a
+/// controller adds is added.
+fn fields_of(pod: &mut Pod, mut fields: SetFields) -> SetFields {
+    if pod.metadata.generate_name.is_some() {
+        fields.insert("metadata.name".to_owned(), None);
+    }
+    if fields.contains_key(COMPLETION_INDEX) {
+        add_completion_index(pod);
+    }
+    if is_uid_made_up(pod) {
+        fields.extend(not_before_it_exists());
+    }
+    fields
 }
 
 /// Whether no API server has given the pod its UID, so it does not exist yet.

@@ -101,14 +101,18 @@ impl HookedParts {
         self.hooks.is_some() && !self.has_begun
     }
 
-    /// Takes in a look at a part, which was swapped since the last one or not.
-    pub fn seen(&mut self, part: &PartKey, seen: FoundContent, swapped: bool) {
+    /// Notes that a part was swapped since the last look, before this one is taken in.
+    pub fn swapped(&mut self, part: &PartKey) {
+        if let Some(state) = self.parts.get_mut(part) {
+            state.swapped = Some(since_boot());
+        }
+    }
+
+    /// Takes in a look at a part.
+    pub fn seen(&mut self, part: &PartKey, seen: FoundContent) {
         let Some(state) = self.parts.get_mut(part) else {
             return;
         };
-        if swapped {
-            state.swapped = Some(since_boot());
-        }
         let (tags, is_verified) = match seen {
             FoundContent::Unknown => return,
             FoundContent::OnDisk(tags) => (tags, false),

@@ -155,10 +155,8 @@ pub struct Look {
     pub observation: PartObservation,
     /// Fingerprint of the computed content; `None` if it could not be computed.
     pub payload: Option<Fingerprint>,
-    /// Whether the volume's directory was recreated since the last look (R22).
-    pub recreated: bool,
-    /// Whether the volume has been swapped since the last look.
-    pub swapped: bool,
+    /// What has become of a volume since the last look.
+    pub volume: VolumeChange,
     /// Arrival of the change that led to this look.
     pub changed_at: Instant,
     /// How long a first touch waits (R20).
@@ -171,11 +169,30 @@ impl Look {
         Self {
             observation,
             payload: None,
-            recreated: false,
-            swapped: false,
+            volume: VolumeChange::None,
             changed_at,
             delay: Duration::ZERO,
         }
+    }
+}
+
+/// What has become of a volume since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeChange {
+    /// Nothing, or it could not be seen, or the part is no volume.
+    None,
+    /// It is seen for the first time.
+    First,
+    /// It has another set.
+    Swapped,
+    /// Its directory was recreated (R22).
+    Recreated,
+}
+
+impl VolumeChange {
+    /// Whether containers that run may see other content.
+    pub fn is_swap(self) -> bool {
+        matches!(self, Self::Swapped | Self::Recreated)
     }
 }
 
@@ -436,7 +453,7 @@ impl PodRules {
         wall: Timestamp,
     ) -> Vec<Notice> {
         let is_outdated = matches!(look.observation, PartObservation::Outdated(_));
-        let swapped = look.swapped;
+        let swapped = look.volume.is_swap();
         let part = self.parts.entry(name.clone());
         let part = part.or_insert_with(|| TrackedPart::new(now));
         let was_outstanding = part.is_outstanding();

@@ -44,7 +44,7 @@ use larder_kubelet::{
     node_view::NodeView,
     outdated::Outdated,
     pod_view::{PodTraits, pod_view},
-    rules::{Look, Notice, PartName, PartObservation, PartState, PodRules},
+    rules::{Look, Notice, PartName, PartObservation, PartState, PodRules, VolumeChange},
     swaps::{PodSwaps, SwapSignal},
     touch_limiter::{longest_spread, spread},
 };
@@ -422,76 +422,89 @@ impl BesideWorker {
     }
 
     /// Takes in the result of a look at a part.
-    fn seen(&mut self, plan: &PodPlan, index: usize, seen: PartComparison) -> Vec<Notice> {
+    fn seen(&mut self, plan: &PodPlan, index: usize, mut seen: PartComparison) -> Vec<Notice> {
         let (now, wall) = (Instant::now(), self.work.wall());
         let part = &plan.parts[index];
         let name = self.part_name(part);
         let delay = self.delay(index);
         let state = &mut self.work.parts[index];
         let arrived = state.of_mode.changed_at.take();
-        let changed_at = arrived.unwrap_or(now);
         state.of_mode.is_crowded = false;
         state.changed = false;
-        self.outdated.read(seen.versions);
+        self.outdated.read(mem::take(&mut seen.versions));
+        let content = mem::take(&mut seen.content);
         let mut look = Look {
             payload: seen.payload,
             delay,
-            ..Look::new(seen.observation, changed_at)
+            ..Look::new(mem::take(&mut seen.observation), arrived.unwrap_or(now))
         };
         match &part.kind {
             PartKind::Volume(volume, _) => {
-                let state = &mut self.work.parts[index];
-                state.files = seen.files;
-                self.sub_paths.add_mounts(volume, seen.sub_paths);
                 if let Some(at) = arrived {
                     self.sub_paths.changed(volume, at);
                 }
-                let is_same = look.observation == PartObservation::Same;
-                if let Some((_, set)) = seen.place.as_ref().filter(|_| is_same)
-                    && state.of_mode.verified_set.as_ref() != Some(set)
-                {
-                    self.sub_paths
-                        .written(volume, Some(set.as_str()), Some(wall));
-                    state.of_mode.verified_set = Some(set.clone());
-                }
-                let mut is_written = false;
-                if let Some(place) = seen.place {
-                    let before = state.of_mode.place.replace(place.clone());
-                    is_written = before.as_ref() != Some(&place);
-                    if let Some((identity, set)) = before {
-                        look.recreated = identity != place.0;
-                        look.swapped = look.recreated || set != place.1;
-                    }
-                    if look.swapped {
-                        state.last_swap = Some(wall);
-                    }
-                }
-                look.observation = self.with_pins(part, plan, look.observation, is_written);
+                self.volume_seen(index, volume, seen, &mut look);
+                look.observation = self.with_pins(part, plan, look.observation, look.volume);
                 if name.is_none() {
                     self.work.parts[index].show(look.observation.state(), wall);
                 }
-                self.outdated
-                    .sub_paths(&volume.as_str().into(), seen.outdated);
             }
             PartKind::Environment(container, _) => {
-                // A container that runs has its variables.
-                let runs = self.traits.running.contains(container.as_str());
-                let shown = match &look.observation {
-                    PartObservation::Uncomputable(reason) if !runs => {
-                        (PartState::Failing, reason.clone())
-                    }
-                    _ => (PartState::Delivered, String::new()),
-                };
-                self.work.parts[index].show(shown, wall);
-                if let Some(variables) = seen.variables {
-                    self.outdated.computed(container, variables);
-                }
+                self.environment_seen(index, container, seen, &look);
             }
         }
-        let swapped = look.swapped;
+        let change = look.volume;
         let notices = name.map(|name| self.rules.look(&name, look, now, wall));
-        self.seen_content(&part.kind, seen.content, swapped);
+        self.seen_content(&part.kind, content, change);
         notices.unwrap_or_default()
+    }
+
+    fn volume_seen(&mut self, index: usize, volume: &str, seen: PartComparison, look: &mut Look) {
+        let wall = self.work.wall();
+        let state = &mut self.work.parts[index];
+        state.files = seen.files;
+        self.sub_paths.add_mounts(volume, seen.sub_paths);
+        self.outdated.sub_paths(&volume.into(), seen.outdated);
+        let Some((identity, set)) = seen.place else {
+            return;
+        };
+        let of_mode = &mut state.of_mode;
+        if look.observation == PartObservation::Same && of_mode.verified_set.as_ref() != Some(&set)
+        {
+            self.sub_paths
+                .written(volume, Some(set.as_str()), Some(wall));
+            of_mode.verified_set = Some(set.clone());
+        }
+        look.volume = match of_mode.place.take() {
+            None => VolumeChange::First,
+            Some((before, _)) if before != identity => VolumeChange::Recreated,
+            Some((_, before)) if before != set => VolumeChange::Swapped,
+            Some(_) => VolumeChange::None,
+        };
+        if look.volume.is_swap() {
+            state.last_swap = Some(wall);
+        }
+        state.of_mode.place = Some((identity, set));
+    }
+
+    fn environment_seen(
+        &mut self,
+        index: usize,
+        container: &str,
+        seen: PartComparison,
+        look: &Look,
+    ) {
+        // A container that runs has its variables.
+        let runs = self.traits.running.contains(container);
+        let shown = match &look.observation {
+            PartObservation::Uncomputable(reason) if !runs => (PartState::Failing, reason.clone()),
+            _ => (PartState::Delivered, String::new()),
+        };
+        let wall = self.work.wall();
+        self.work.parts[index].show(shown, wall);
+        if let Some(variables) = seen.variables {
+            self.outdated.computed(container, variables);
+        }
     }
 
     /// How long a first touch for a change of this part waits (R20).
@@ -510,17 +523,17 @@ impl BesideWorker {
         part: &Part,
         plan: &PodPlan,
         observation: PartObservation,
-        is_written: bool,
+        change: VolumeChange,
     ) -> PartObservation {
         let (readers, mut pinned) = (&self.work.node.readers, None);
         for object in part.reads.iter().filter_map(|need| plan.object(need)) {
             let (kind, name) = (object.0, &object.1.name);
-            let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name) else {
+            let Some(read) = self.work.gathering.identity(kind, name) else {
                 continue;
             };
-            if is_written && observation == PartObservation::Same {
-                readers.set_served(&object, &uid, is_immutable);
-            } else if readers.is_pinned(&object, &uid, is_immutable) {
+            if change != VolumeChange::None && observation == PartObservation::Same {
+                readers.set_served(&object, &read);
+            } else if readers.is_pinned(&object, &read) {
                 pinned = Some(format!("{kind} {:?}", name.as_str()));
             }
         }

@@ -11,7 +11,7 @@ use std::{
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
 use larder_inputs::cluster_state::ClusterState;
-use larder_objects::{Kind, Object as _, Uid};
+use larder_objects::{Kind, Object as _};
 use larder_projection::{Inputs, Need, TrustBundles};
 use smol_str::SmolStr;
 
@@ -19,6 +19,7 @@ use super::{
     fetch::{Fetched, fetch},
     inputs::NodeInputs,
     plan::PodPlan,
+    readers::ReadObject,
 };
 
 /// The inputs of one pod.
@@ -84,17 +85,15 @@ impl Gathering {
         }
     }
 
-    /// The identity of a fetched object, and whether it is immutable.
-    pub(crate) fn identity(&self, kind: Kind, name: &SmolStr) -> Option<(Uid, bool)> {
-        match self.value(&Need::Object(kind, name.clone()))? {
-            Fetched::ConfigMap(Ok(object), _) => {
-                Some((object.metadata().uid.clone(), object.is_immutable()))
-            }
-            Fetched::Secret(Ok(object), _) => {
-                Some((object.metadata().uid.clone(), object.is_immutable()))
-            }
-            _ => None,
-        }
+    /// The identity of a fetched object.
+    pub(crate) fn identity(&self, kind: Kind, name: &SmolStr) -> Option<ReadObject> {
+        let (metadata, is_immutable) = match self.value(&Need::Object(kind, name.clone()))? {
+            Fetched::ConfigMap(Ok(object), _) => (object.metadata(), object.is_immutable()),
+            Fetched::Secret(Ok(object), _) => (object.metadata(), object.is_immutable()),
+            _ => return None,
+        };
+        let uid = metadata.uid.clone();
+        Some(ReadObject { uid, is_immutable })
     }
 
     /// The inputs of a projection that reads only fetched needs.

@@ -22,6 +22,19 @@ struct ObjectUse {
     immutable: Option<Uid>,
 }
 
+/// The identity of an object that was read.
+#[derive(Debug)]
+pub(crate) struct ReadObject {
+    pub(crate) uid: Uid,
+    pub(crate) is_immutable: bool,
+}
+
+impl ReadObject {
+    fn immutable_uid(&self) -> Option<Uid> {
+        self.is_immutable.then(|| self.uid.clone())
+    }
+}
+
 impl ObjectReaders {
     /// The pods that read the object, by UID.
     pub(crate) fn of(&self, object: &(Kind, ObjectKey)) -> Vec<ResolvedPodUid> {
@@ -38,27 +51,22 @@ impl ObjectReaders {
 
     /// Records an object that was read. Returns whether the kubelet serves an earlier, immutable one in its place, or
     /// no pod reads the object any more: then the pod that has read it goes, and needs no touch.
-    pub(crate) fn is_pinned(
-        &self,
-        object: &(Kind, ObjectKey),
-        uid: &Uid,
-        is_immutable: bool,
-    ) -> bool {
+    pub(crate) fn is_pinned(&self, object: &(Kind, ObjectKey), read: &ReadObject) -> bool {
         let mut objects = self.0.lock();
         let Some(found) = objects.get_mut(object) else {
             return true;
         };
         if let Some(seen) = &found.immutable {
-            return seen != uid;
+            return *seen != read.uid;
         }
-        found.immutable = is_immutable.then(|| uid.clone());
+        found.immutable = read.immutable_uid();
         false
     }
 
     /// Records that the kubelet serves this object: its files have changed to the content of it.
-    pub(crate) fn set_served(&self, object: &(Kind, ObjectKey), uid: &Uid, is_immutable: bool) {
+    pub(crate) fn set_served(&self, object: &(Kind, ObjectKey), read: &ReadObject) {
         if let Some(found) = self.0.lock().get_mut(object) {
-            found.immutable = is_immutable.then(|| uid.clone());
+            found.immutable = read.immutable_uid();
         }
     }
 
@@ -119,6 +127,20 @@ mod tests {
         assert!(table.0.lock().is_empty());
     }
 
+    fn immutable(uid: &Uid) -> ReadObject {
+        ReadObject {
+            uid: uid.clone(),
+            is_immutable: true,
+        }
+    }
+
+    fn mutable(uid: &Uid) -> ReadObject {
+        ReadObject {
+            uid: uid.clone(),
+            is_immutable: false,
+        }
+    }
+
     // beside-kubelet 16
     #[test]
     fn an_immutable_object_is_pinned_until_the_last_pod_is_gone() {
@@ -127,14 +149,14 @@ mod tests {
         let (one, other) = (ResolvedPodUid::new("1"), ResolvedPodUid::new("2"));
         table.add(object("app"), &one);
         table.add(object("app"), &other);
-        assert!(!table.is_pinned(&object("app"), &first, true));
-        assert!(table.is_pinned(&object("app"), &second, false));
+        assert!(!table.is_pinned(&object("app"), &immutable(&first)));
+        assert!(table.is_pinned(&object("app"), &mutable(&second)));
         table.remove(object("app"), &one);
-        assert!(table.is_pinned(&object("app"), &second, false));
+        assert!(table.is_pinned(&object("app"), &mutable(&second)));
         table.remove(object("app"), &other);
-        assert!(table.is_pinned(&object("app"), &second, false));
+        assert!(table.is_pinned(&object("app"), &mutable(&second)));
         table.add(object("app"), &one);
-        assert!(!table.is_pinned(&object("app"), &second, false));
+        assert!(!table.is_pinned(&object("app"), &mutable(&second)));
     }
 
     #[test]
@@ -142,12 +164,12 @@ mod tests {
         let table = ObjectReaders::default();
         let [first, second, third] = ["1", "2", "3"].map(Uid::from);
         table.add(object("app"), &ResolvedPodUid::new("1"));
-        assert!(!table.is_pinned(&object("app"), &first, true));
-        assert!(table.is_pinned(&object("app"), &second, true));
-        table.set_served(&object("app"), &second, true);
-        assert!(!table.is_pinned(&object("app"), &second, true));
-        assert!(table.is_pinned(&object("app"), &third, false));
-        table.set_served(&object("app"), &third, false);
-        assert!(!table.is_pinned(&object("app"), &third, false));
+        assert!(!table.is_pinned(&object("app"), &immutable(&first)));
+        assert!(table.is_pinned(&object("app"), &immutable(&second)));
+        table.set_served(&object("app"), &immutable(&second));
+        assert!(!table.is_pinned(&object("app"), &immutable(&second)));
+        assert!(table.is_pinned(&object("app"), &mutable(&third)));
+        table.set_served(&object("app"), &mutable(&third));
+        assert!(!table.is_pinned(&object("app"), &mutable(&third)));
     }
 }

@@ -6,12 +6,14 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use larder_projection::fs_group;
+use k8s_openapi::api::core::v1::Volume;
+use larder_on_change::parse::AnnotatedHooks;
+use larder_projection::{ContainerView, fs_group};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    pod::RenderedPod,
+    pod::{ProjectionResult, RenderedContainer, RenderedPod, StartError},
     token::{ShownMount, TOKEN_PATH, TOKEN_VOLUME},
     warnings,
 };
@@ -96,83 +98,94 @@ fn part(mut part: Value, unknown: BTreeMap<String, String>, warnings: Vec<String
 }
 
 fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
-    let containers = rendered.containers.iter().map(|(container, view)| {
-        let shown = match view {
-            Ok(view) => {
-                let variables = view.environment.iter();
-                let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
-                let mounts = rendered.all_mounts(container, &view.mounts);
-                let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
-                json!({"env": variables.collect::<BTreeMap<_, _>>(), "mounts": mounts})
-            }
-            Err(error) => json!({"error": rendered.start_error(error)}),
-        };
-        let unknown = view.iter().flat_map(|view| {
-            let environment = &view.environment;
-            let named = environment.iter();
-            let named = named
-                .filter_map(|(name, one)| Some((name.to_owned(), one.value.unknown()?.text())));
-            let opaque = environment.opaque().into_iter();
-            let parts = view.mounts.iter();
-            let parts = parts.filter_map(|mount| {
-                Some((
-                    mount.mount_path.clone(),
-                    mount.unknown_sub_path.as_ref()?.text(),
-                ))
-            });
-            let opaque = opaque.map(|(name, all)| (name, all.text()));
-            named.chain(opaque).chain(parts)
-        });
-        let mut warnings = rendered.missing_secrets(container);
-        let found = view.iter();
-        warnings.extend(found.flat_map(|view| warnings::of_container(rendered, container, view)));
-        (container.name, part(shown, unknown.collect(), warnings))
-    });
-    let volumes = rendered.volumes.values().map(|(volume, projection)| {
-        let shown = match projection {
-            Ok(projection) => {
-                let files = projection.paths().filter_map(|path| {
-                    let view = projection.look_up(path.as_str());
-                    let top = view.layers.last().map(|layer| &layer.file);
-                    let one = top.or(view.below.map(|(file, _)| file))?;
-                    let owner = one.owner.filter(|_| projection.names_owner);
-                    let data = BASE64.encode(&*one.data).into();
-                    Some((path.as_str(), file(one.mode, owner, None, data)))
-                });
-                json!({"files": files.collect::<BTreeMap<_, _>>()})
-            }
-            Err(error) => json!({"error": rendered.volume_error(error)}),
-        };
-        let unknown = projection.iter().flat_map(|projection| {
-            let named = projection.paths().filter_map(|path| {
-                let term = projection.look_up(path.as_str()).term()?;
-                Some((path.to_string(), term.text()))
-            });
-            named.chain(projection.opaque().map(|all| (ALL.to_owned(), all.text())))
-        });
-        let warnings = warnings::of_volume(rendered, volume);
-        (&*volume.name, part(shown, unknown.collect(), warnings))
-    });
-    let on_change = rendered.hooks.iter().map(|annotation| {
-        let report = match &annotation.hooks {
-            Ok(hooks) => {
-                let hooks = hooks.iter();
-                let hooks = hooks.map(|hook| json!({"name": hook.name, "action": hook.action()}));
-                json!({"hooks": hooks.collect::<Vec<_>>()})
-            }
-            Err(error) => json!({"error": error.to_string()}),
-        };
-        (annotation.annotation.as_str(), report)
-    });
+    let containers = rendered.containers.iter();
+    let volumes = rendered.volumes.values();
+    let annotations = rendered.hooks.iter();
     PodReport {
         namespace: rendered.namespace(),
         name: rendered.name(),
         uid: rendered.pod.metadata.uid.as_deref().unwrap_or(""),
         fs_group: fs_group(rendered.pod),
         references: References::of(rendered.pod),
-        containers: containers.collect(),
-        volumes: volumes.collect(),
-        on_change: on_change.collect(),
+        containers: containers
+            .map(|(shown, view)| (shown.name, container(rendered, shown, view)))
+            .collect(),
+        volumes: volumes
+            .map(|(shown, projection)| (&*shown.name, volume(rendered, shown, projection)))
+            .collect(),
+        on_change: annotations
+            .map(|annotation| (annotation.annotation.as_str(), hooks(annotation)))
+            .collect(),
+    }
+}
+
+fn container(
+    rendered: &RenderedPod<'_>,
+    container: &ContainerView<'_>,
+    view: &Result<RenderedContainer<'_>, StartError>,
+) -> Value {
+    let shown = match view {
+        Ok(view) => {
+            let variables = view.environment.iter();
+            let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
+            let mounts = rendered.all_mounts(container, &view.mounts);
+            let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
+            json!({"env": variables.collect::<BTreeMap<_, _>>(), "mounts": mounts})
+        }
+        Err(error) => json!({"error": rendered.start_error(error)}),
+    };
+    let unknown = view.iter().flat_map(|view| {
+        let variables = view.environment.iter();
+        let variables = variables
+            .filter_map(|(name, one)| Some((name.to_owned(), one.value.unknown()?.text())));
+        let opaque = view.environment.opaque().into_iter();
+        let opaque = opaque.map(|(name, all)| (name, all.text()));
+        let parts = view.mounts.iter().filter_map(|mount| {
+            let part = mount.unknown_sub_path.as_ref()?;
+            Some((mount.mount_path.clone(), part.text()))
+        });
+        variables.chain(opaque).chain(parts)
+    });
+    let mut warnings = rendered.missing_secrets(container);
+    let found = view.iter();
+    warnings.extend(found.flat_map(|view| warnings::of_container(rendered, container, view)));
+    part(shown, unknown.collect(), warnings)
+}
+
+fn volume(rendered: &RenderedPod<'_>, volume: &Volume, projection: &ProjectionResult<'_>) -> Value {
+    let shown = match projection {
+        Ok(projection) => {
+            let files = projection.paths().filter_map(|path| {
+                let view = projection.look_up(path.as_str());
+                let top = view.layers.last().map(|layer| &layer.file);
+                let one = top.or(view.below.map(|(file, _)| file))?;
+                let owner = one.owner.filter(|_| projection.names_owner);
+                let data = BASE64.encode(&*one.data).into();
+                Some((path.as_str(), file(one.mode, owner, None, data)))
+            });
+            json!({"files": files.collect::<BTreeMap<_, _>>()})
+        }
+        Err(error) => json!({"error": rendered.volume_error(error)}),
+    };
+    let unknown = projection.iter().flat_map(|projection| {
+        let named = projection.paths().filter_map(|path| {
+            let term = projection.look_up(path.as_str()).term()?;
+            Some((path.to_string(), term.text()))
+        });
+        named.chain(projection.opaque().map(|all| (ALL.to_owned(), all.text())))
+    });
+    let warnings = warnings::of_volume(rendered, volume);
+    part(shown, unknown.collect(), warnings)
+}
+
+fn hooks(annotation: &AnnotatedHooks) -> Value {
+    match &annotation.hooks {
+        Ok(hooks) => {
+            let hooks = hooks.iter();
+            let hooks = hooks.map(|hook| json!({"name": hook.name, "action": hook.action()}));
+            json!({"hooks": hooks.collect::<Vec<_>>()})
+        }
+        Err(error) => json!({"error": error.to_string()}),
     }
 }
 

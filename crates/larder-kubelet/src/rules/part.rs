@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Gate, Look, Notice, PartName, PartObservation, PartState, PodView, SWAP_TIME,
-    throttled,
+    VolumeChange, throttled,
 };
 use crate::{backoff, fingerprint::Fingerprint};
 
@@ -88,7 +88,7 @@ impl TrackedPart {
         wall: Timestamp,
     ) -> Vec<Notice> {
         let mut notices = Vec::new();
-        if look.recreated
+        if look.volume == VolumeChange::Recreated
             && let PartName::Volume(volume) = name
         {
             notices.extend(self.detach(volume, view));

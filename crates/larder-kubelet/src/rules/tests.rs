@@ -48,13 +48,12 @@ fn container(name: &str, id: &str, volumes: &[&str]) -> RunningContainer {
     }
 }
 
-/// A look at a part with this computed content, which neither was recreated nor has swapped.
+/// A look at a part with this computed content, which has not changed.
 fn look(observation: PartObservation, content: u8, changed_at: Instant) -> Look {
     Look {
         observation,
         payload: Some(payload(content)),
-        recreated: false,
-        swapped: false,
+        volume: VolumeChange::None,
         changed_at,
         delay: Duration::ZERO,
     }
@@ -128,7 +127,7 @@ impl World {
         }
     }
 
-    fn look(&mut self, name: &'static str, recreated: bool, swapped: bool) {
+    fn look(&mut self, name: &'static str, change: VolumeChange) {
         let computed = self.computed.get(name).copied().flatten();
         let observation = match (computed, self.disk.get(name)) {
             (None, _) => PartObservation::Uncomputable("configmap \"app\" not found".to_owned()),
@@ -140,8 +139,7 @@ impl World {
         let look = Look {
             observation,
             payload: computed.map(payload),
-            recreated,
-            swapped,
+            volume: change,
             changed_at: self.now,
             delay: self.delay,
         };
@@ -181,7 +179,7 @@ impl World {
     fn compute(&mut self, at: u64, name: &'static str, content: u8) -> &mut Self {
         self.until(at);
         self.computed.insert(name, Some(content));
-        self.look(name, false, false);
+        self.look(name, VolumeChange::None);
         self
     }
 
@@ -189,7 +187,7 @@ impl World {
     fn lose(&mut self, at: u64, name: &'static str) -> &mut Self {
         self.until(at);
         self.computed.insert(name, None);
-        self.look(name, false, false);
+        self.look(name, VolumeChange::None);
         self
     }
 
@@ -197,7 +195,7 @@ impl World {
     fn swap(&mut self, at: u64, name: &'static str, content: u8) -> &mut Self {
         self.until(at);
         self.disk.insert(name, content);
-        self.look(name, false, true);
+        self.look(name, VolumeChange::Swapped);
         self
     }
 

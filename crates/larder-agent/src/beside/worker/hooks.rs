@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use larder_hooks::FoundContent;
-use larder_kubelet::rules::PartName;
+use larder_kubelet::rules::{PartName, VolumeChange};
 use larder_on_change::{ObjectTag, PartKey};
 use larder_projection::Inputs;
 use tokio::time::Instant;
@@ -46,7 +46,12 @@ impl BesideWorker {
     }
 
     /// Takes in what a look has found of a part, after the rules have.
-    pub(super) fn seen_content(&mut self, part: &PartKind, seen: FoundContent, swapped: bool) {
+    pub(super) fn seen_content(
+        &mut self,
+        part: &PartKind,
+        seen: FoundContent,
+        change: VolumeChange,
+    ) {
         if self.hooked.hooks().is_none() {
             return;
         }
@@ -67,7 +72,11 @@ impl BesideWorker {
             }
             (_, seen) => seen,
         };
-        self.hooked.seen(&part.observed(), seen, swapped);
+        let key = part.observed();
+        if change.is_swap() {
+            self.hooked.swapped(&key);
+        }
+        self.hooked.seen(&key, seen);
     }
 
     /// Hands over what was verified. Waits for the disk, not for a round.

@@ -230,7 +230,7 @@ impl Pair {
             pair.history
                 .facts
                 .push((0, Fact::Computed(volume, Some(1))));
-            pair.look(volume, false);
+            pair.look(volume, VolumeChange::None);
         }
         pair
     }
@@ -239,7 +239,7 @@ impl Pair {
         self.start + Duration::from_millis(self.now)
     }
 
-    fn look(&mut self, index: usize, swapped: bool) {
+    fn look(&mut self, index: usize, change: VolumeChange) {
         let observation = match self.computed[index] {
             None => PartObservation::Uncomputable("no object".to_owned()),
             Some(content) if content == self.disk[index] => PartObservation::Same,
@@ -248,7 +248,7 @@ impl Pair {
         let now = self.at();
         let look = Look {
             payload: self.computed[index].map(payload),
-            swapped,
+            volume: change,
             ..Look::new(observation, now)
         };
         self.rules
@@ -273,8 +273,8 @@ impl Pair {
         }
         self.history.facts.push((self.now, fact));
         match fact {
-            Fact::Computed(volume, _) => self.look(volume, false),
-            Fact::Swapped(volume, _) => self.look(volume, true),
+            Fact::Computed(volume, _) => self.look(volume, VolumeChange::None),
+            Fact::Swapped(volume, _) => self.look(volume, VolumeChange::Swapped),
             _ => {}
         }
     }

@@ -238,11 +238,11 @@ fn a_volume_torn_down_under_its_containers_is_detached_until_they_are_restarted(
     let mut world = World::new(NO_TTL);
     world.disk.insert("a", 2);
     world.computed.insert("a", Some(2));
-    world.until(1000).look("a", true, true);
+    world.until(1000).look("a", VolumeChange::Recreated);
     world.phase("a").compute(2000, "a", 3).until(60_000);
     world.view.containers = vec![container("main", "id-2", &["a"])];
     world.set_view();
-    world.look("a", false, false);
+    world.look("a", VolumeChange::None);
     world.swap(60_100, "a", 3).phase("a").check(expect![[r#"
             1000 Detached { volume: "a", containers: ["main"] }
             1000 a is Detached: Detached: torn down under running containers, restart main
