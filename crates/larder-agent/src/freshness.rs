@@ -4,10 +4,10 @@
 //! 1. A part is `Delivered` only while each object that it reads is proven to be current. Otherwise it is `Stale`: its
 //!    content stays in place and readable, and the reason names the object.
 //! 2. While the root directory is not at its path, no part is in place: each is `Failing`.
-//! 3. Nobody sets either: it is derived whenever a status is read, by [`Unproven::show`] and nothing else. So text, JSON,
-//!    metrics, problems, events and the stream of changes cannot disagree.
+//! 3. Neither is stored: each is derived whenever a status is read, by [`Unproven::show`] and nothing else. So text,
+//!    JSON, metrics, problems, events and the stream of changes cannot disagree.
 //!
-//! [`follow`] is only for those that are told: clients of the stream, and readers of events.
+//! [`follow`] notifies clients of the stream, and posts events.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -236,10 +236,11 @@ fn doubt(object: &ObjectStatus, now: Instant, wall: Timestamp) -> Option<Doubt> 
 /// The stale parts of a pod, with their reasons.
 type StaleParts = BTreeSet<(String, String)>;
 
-/// Tells the followers of a pod when parts of it become stale or are fresh again. `changed` is notified when an object
+/// Notifies the clients of a pod's stream when parts of it become stale or are fresh again, and posts an event for each
+/// stale part. `changed` is notified when an object
 /// may have become either. Runs until dropped.
 pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Notify>) {
-    let mut told = HashMap::<ResolvedPodUid, StaleParts>::new();
+    let mut reported = HashMap::<ResolvedPodUid, StaleParts>::new();
     loop {
         // Without a change, only time can make an object stale.
         let _ = timeout(LOOK_INTERVAL, changed.notified()).await;
@@ -256,7 +257,7 @@ pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Not
             }
         }
         for (uid, stale) in &now {
-            let before = told.remove(uid);
+            let before = reported.remove(uid);
             if before.as_ref() == Some(stale) {
                 continue;
             }
@@ -270,10 +271,10 @@ pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Not
                 node.post(&pod, EventSubject::Pod(PodReason::Stale), &message);
             }
         }
-        for fresh in told.keys() {
+        for fresh in reported.keys() {
             node.statuses.note_change(fresh);
         }
-        told = now;
+        reported = now;
         sleep(LOOK_PAUSE).await;
     }
 }

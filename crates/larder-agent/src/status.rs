@@ -40,7 +40,7 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     pub silent_sources: Vec<String>,
     /// Current problems of manifests, sources, objects that are not known to be current, and annotations.
     pub problems: Vec<String>,
-    /// What is no problem, and what somebody may expect otherwise, such as pods of another node.
+    /// What is no problem, but may be unexpected, such as pods of another node.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
     /// The checkpoint; `None` if there is none.

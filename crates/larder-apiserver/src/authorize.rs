@@ -155,7 +155,7 @@ pub struct AttemptedUpdate<'a> {
     pub subresource: Option<&'a str>,
     /// The object that is stored.
     pub old: &'a Value,
-    /// What shall replace it.
+    /// The object that would replace it.
     pub new: &'a Value,
 }
 

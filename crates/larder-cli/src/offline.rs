@@ -69,9 +69,9 @@ pub(crate) enum ClusterObjects {
 /// What a reference to an object means that the documents lack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outside<'o> {
-    /// It is there, with keys that nobody knows.
+    /// It is there, with keys that are not known.
     Assumed,
-    /// Nobody knows whether it is there, unless `other` has it: then the documents are what makes it.
+    /// Whether it is there is not known, unless `other` has it: then the documents are what makes it.
     Perhaps { other: &'o Offline },
 }
 

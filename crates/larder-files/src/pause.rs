@@ -15,7 +15,7 @@ thread_local! {
     static PAUSE: RefCell<Option<Pause>> = const { RefCell::new(None) };
 }
 
-/// Pauses this thread's work if somebody wants that.
+/// Runs this thread's pause, if it has one.
 pub fn point() {
     let pause = PAUSE.with_borrow(Clone::clone);
     if let Some(pause) = pause {

@@ -69,7 +69,7 @@ mod tests {
             if !is_reached {
                 break;
             }
-            // What remained of the failure is in nobody's way.
+            // What remains of the failure blocks no later attempt.
             replace("newest").unwrap();
             let entries = fs::read_dir(root.path()).unwrap();
             assert_eq!(entries.count(), 1, "call {at}");

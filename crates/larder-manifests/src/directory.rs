@@ -93,7 +93,7 @@ pub(crate) struct ManifestDir {
     /// No look before.
     rest_until: Instant,
     problems: Vec<String>,
-    /// That everybody may write to the directory.
+    /// That every user may write to the directory.
     open_to_all: Option<String>,
     /// What the files may hold that have been invalid since the start.
     hidden: BTreeMap<PathBuf, HiddenObjects>,
@@ -147,7 +147,7 @@ impl ManifestDir {
         self.catalogue.file_of(id)
     }
 
-    /// A warning if everybody may write to the directory.
+    /// A warning if every user may write to the directory.
     pub(crate) fn open_to_all(&self) -> Option<&String> {
         self.open_to_all.as_ref()
     }
@@ -291,7 +291,7 @@ impl ManifestDir {
         Ok(changes)
     }
 
-    /// Whoever may write to the directory decides what this agent serves.
+    /// Warns if every user may write to the directory, and so decide what this agent serves.
     fn warn_if_open(&mut self, ownership: Ownership) {
         let warning = ownership.is_writable_by_everybody().then(|| {
             format!(

@@ -88,8 +88,7 @@ impl Feed {
         self.problems.subscribe()
     }
 
-    /// What is no problem, and what somebody may expect otherwise: pods that state another node, a directory that everybody
-    /// may write to.
+    /// What is no problem, but may be unexpected: pods that state another node, a directory that every user may write to.
     pub fn notes(&self) -> watch::Receiver<Arc<[String]>> {
         self.notes.subscribe()
     }
@@ -188,7 +187,7 @@ impl Feed {
         }
     }
 
-    /// What is no problem, and what somebody may expect otherwise.
+    /// What is no problem, but may be unexpected.
     fn remarks(&self) -> Option<String> {
         let mut pods = self.elsewhere.iter();
         let named: Vec<_> = pods.by_ref().take(NAMED_PODS).collect();
@@ -248,7 +247,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Creates the service account that a pod runs as, if no manifest has it: no controller and nobody else would.
+    /// Creates the service account that a pod runs as, if no manifest has it: no controller would.
     fn add_account(&self, pod: &ObjectId, object: &RawObject) {
         let name = object.text("/spec/serviceAccountName");
         let namespace = &pod.key.namespace;

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// `error` and its causes: `a: b: c`, as `{:#}` of `anyhow` writes them. A cause that the text before it ends with is
-/// not said again, since not everybody's errors say their own part only.
+/// not said again, since errors of other crates may repeat their cause.
 ///
 /// ```
 /// # use larder_objects::chain;

@@ -54,7 +54,7 @@ struct SubPaths {
     /// A note for the user in addition to the hook's state (rule F7).
     note: Option<String>,
     /// The volumes that its containers mount by `subPath` only, and what of each. Other files of them do not count, since
-    /// nobody sees them (rule F2).
+    /// no container sees them (rule F2).
     partial: Vec<(SmolStr, MountedPath)>,
 }
 
@@ -265,7 +265,7 @@ impl HookSources<'_> {
     }
 }
 
-/// Whether two states of a pod with one specification have the same hooks, as long as nobody changes the sources.
+/// Whether two states of a pod with one specification have the same hooks, as long as the sources stay the same.
 pub fn has_same_hooks(pod: &ObjectMeta, other: &ObjectMeta) -> bool {
     hook_annotations(pod).eq(hook_annotations(other)) && pod.labels == other.labels
 }

@@ -125,7 +125,7 @@ impl RoundQueue {
         self.forget_turns();
     }
 
-    /// While nobody waits, turns mean nothing.
+    /// While no round waits, turns mean nothing.
     fn forget_turns(&mut self) {
         if self.pods.values().all(|pod| pod.due.is_empty()) {
             self.pods.retain(|_, pod| !pod.running.is_empty());

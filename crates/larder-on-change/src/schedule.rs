@@ -107,7 +107,7 @@ pub struct Attempt<P> {
     pub baseline: Option<Arc<Content>>,
     /// Arrival of the first change that the application was not yet notified of.
     pub changed_at: Option<Instant>,
-    /// What the schedule tells the attempt.
+    /// How the schedule controls the attempt.
     pub control: Arc<RoundControl>,
 }
 

@@ -78,7 +78,7 @@ impl Pending {
     }
 }
 
-/// What the schedule tells a round in progress. Each is waited for by the round alone.
+/// How the schedule controls a round in progress. Each is waited for by the round alone.
 #[derive(Debug, Default)]
 pub struct RoundControl {
     pub(crate) cancel: Notify,
@@ -228,7 +228,7 @@ impl TrackedHook {
         self.note_restart();
     }
 
-    /// Tells the round in progress whether a failure is followed by a restart.
+    /// Lets the round in progress know whether a failure is followed by a restart.
     pub(crate) fn note_restart(&self) {
         if let Some(running) = &self.pending().running {
             let restarts = self.engine.restarts_after_failure();

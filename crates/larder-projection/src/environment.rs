@@ -10,7 +10,7 @@
 //!    variable are zeroized.
 //! 3. No name or value contains a NUL byte, which cannot be passed to a process. (The kubelet leaves this to the
 //!    runtime to reject.)
-//! 4. What nobody knows is computed with: a name that is perhaps there has a value of which layers may be missing, and
+//! 4. What is not known is computed with: a name that is perhaps there has a value of which layers may be missing, and
 //!    what the container needs to start is in [`Environment::needs`] (see `unknown`).
 //! 5. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no
 //!    limit.)
@@ -56,7 +56,7 @@ pub const MAX_ENVIRONMENT_BYTES: usize = 16 << 20;
 pub struct Environment<'a> {
     variables: Variables<'a>,
     absent: Vec<Absent<'a>>,
-    /// Objects of `envFrom` whose keys nobody knows, in list order.
+    /// Objects of `envFrom` whose keys are not known, in list order.
     any_keys: Vec<AnyKeys<'a>>,
     needs: BTreeSet<Question>,
     /// Variables that are perhaps set, where one of a Service counts otherwise: without that one.
@@ -630,12 +630,12 @@ impl<'a> Environment<'a> {
             .map(|(name, variable)| (&**name, variable))
     }
 
-    /// The objects of `envFrom` whose keys nobody knows, in list order.
+    /// The objects of `envFrom` whose keys are not known, in list order.
     pub fn any_keys(&self) -> &[AnyKeys<'a>] {
         &self.any_keys
     }
 
-    /// All keys of objects whose keys nobody knows, as `PREFIX*`.
+    /// All keys of objects whose keys are not known, as `PREFIX*`.
     pub fn opaque(&self) -> BTreeMap<String, Unknown> {
         let mut all = BTreeMap::<String, Unknown>::new();
         for keys in &self.any_keys {
@@ -647,7 +647,7 @@ impl<'a> Environment<'a> {
         all
     }
 
-    /// What must be true for the container to start, as far as its variables decide it, and nobody knows.
+    /// What must be true for the container to start, as far as its variables decide it, and is not known.
     pub fn needs(&self) -> &BTreeSet<Question> {
         &self.needs
     }

@@ -52,7 +52,7 @@ pub enum Unavailable {
     NotFound,
     /// Anything else, as a message for the user: timeout, forbidden, not synced.
     Failed(Arc<str>),
-    /// Nobody knows all of it: what it has is computed with, without its bytes. For a ConfigMap or a Secret.
+    /// Not all of it is known: what it has is computed with, without its bytes. For a ConfigMap or a Secret.
     Unknown(Arc<UnknownObject>),
 }
 
@@ -61,7 +61,7 @@ pub enum Unavailable {
 pub struct UnknownObject {
     /// Whether it is there.
     pub existence: Existence,
-    /// What makes it: an object of another recipe is another one. Empty if nobody knows.
+    /// What makes it: an object of another recipe is another one. Empty if unknown.
     pub recipe: Recipe,
     /// Its keys.
     pub keys: UnknownKeys,
@@ -72,21 +72,21 @@ pub struct UnknownObject {
 pub enum Existence {
     /// It is.
     Certain,
-    /// Nobody knows.
+    /// Unknown.
     Unsure,
 }
 
 /// The keys of an object whose values are not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownKeys {
-    /// Nobody knows.
+    /// Unknown.
     Any,
     /// Exactly these, each with what makes its value: another recipe may make another value.
     Exactly(BTreeMap<Arc<str>, Recipe>),
 }
 
 impl UnknownObject {
-    /// An object that nobody has seen.
+    /// An object that was not seen.
     pub fn unseen(existence: Existence) -> Self {
         Self {
             existence,
@@ -445,7 +445,7 @@ impl UnknownPart<'_> {
         }
     }
 
-    /// All keys with their values; `None` if nobody knows them.
+    /// All keys with their values; `None` if they are not known.
     pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (&str, Unknown)>> {
         match &self.object.keys {
             UnknownKeys::Exactly(keys) => {
@@ -456,7 +456,7 @@ impl UnknownPart<'_> {
         }
     }
 
-    /// Whether it is there, if nobody knows.
+    /// Whether it is there, if that is not known.
     pub(crate) fn existence(&self) -> Option<Question> {
         let is_unsure = self.object.existence == Existence::Unsure;
         is_unsure.then(|| Question::Exists(self.id.clone()))

@@ -1,4 +1,4 @@
-//! Terms: what a variable or a file is, as a function of what nobody knows.
+//! Terms: what a variable or a file is, as a function of what is not known.
 //!
 //! Facts that only a running pod has, and objects that are kept elsewhere, have no bytes yet. A projection computes with
 //! them all the same: a value is a text with gaps (`http://$(status.podIP):80`), and what decides whether a name or a key
@@ -32,7 +32,7 @@ pub struct ObjectId {
     pub kind: Kind,
     /// Its name, in the namespace of the pod.
     pub name: Arc<str>,
-    /// What makes it: another one may make another object. Empty if nobody knows.
+    /// What makes it: another one may make another object. Empty if unknown.
     pub recipe: Recipe,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// A question whose answer nobody knows, the same wherever it is asked.
+/// A question whose answer is not known, the same wherever it is asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Question {
     /// Whether the object is there.
@@ -101,7 +101,7 @@ pub struct UnknownSource {
     detail: Arc<str>,
     /// The kind of the object; `None` for a fact that only the running pod has.
     pub object: Option<Kind>,
-    /// What makes the object, and the value in it; empty if nobody knows.
+    /// What makes the object, and the value in it; empty if unknown.
     recipes: (Recipe, Recipe),
     form: Form,
 }

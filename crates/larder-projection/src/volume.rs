@@ -80,9 +80,9 @@ pub struct Projection<'a> {
     pub absent: Vec<Absent<'a>>,
     /// Files that are perhaps there, above those of `payload`: the last one whose question is answered with yes counts.
     layers: BTreeMap<VolumePath, Vec<FileLayer<'a>>>,
-    /// All keys of objects whose keys nobody knows, in the order of the sources.
+    /// All keys of objects whose keys are not known, in the order of the sources.
     any_keys: Vec<AnyFiles<'a>>,
-    /// What must be true for the volume to be filled, and nobody knows.
+    /// What must be true for the volume to be filled, and is not known.
     pub needs: BTreeSet<Question>,
     /// Whether the volume names the owner of a file: `defaultUser`, or `user` of an item.
     pub names_owner: bool,

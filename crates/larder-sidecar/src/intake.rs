@@ -67,7 +67,7 @@ pub(crate) trait Sink: fmt::Debug + Send {
     /// Takes over the content that was fetched, if it is still wanted.
     fn take_fetched(&mut self, _: &UrlFile, _content: FetchedFile) {}
 
-    /// Compares what is in place with the disk: what somebody else has removed is brought back.
+    /// Compares what is in place with the disk: what was removed by others is written again.
     fn look(&mut self) {}
 }
 

@@ -129,7 +129,7 @@ impl Places {
     }
 
     /// Whether an object can cause this error of its file, by its name and directory or together with other objects:
-    /// whoever may create an object must not keep the sidecar from being ready. A full or broken disk is the
+    /// a user who may create an object must not keep the sidecar from being ready. A full or broken disk is the
     /// operator's, and so is the folder itself.
     pub(crate) fn is_own_fault(&self, file: &Path, errno: Errno) -> bool {
         match errno {

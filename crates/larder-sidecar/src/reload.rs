@@ -1,4 +1,4 @@
-//! The reload form of configmap-reload: directories that somebody else mounts, and webhooks (section 7).
+//! The reload form of configmap-reload: directories that others mount, and webhooks (section 7).
 //!
 //! Invariants:
 //! 1. A webhook is requested when the bytes behind `..data` differ from those of its last request, and never at start.
@@ -196,7 +196,7 @@ async fn changed(watch: Option<&AsyncFd<OwnedFd>>) {
     info!("directory changed");
 }
 
-/// Whether an event concerns `..data` or a directory as a whole. Reads the events; other entries are somebody else's.
+/// Whether an event concerns `..data` or a directory as a whole. Reads the events; other entries are not its own.
 fn is_replaced(watch: &OwnedFd) -> bool {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut events = inotify::Reader::new(watch, &mut buffer);

@@ -45,7 +45,7 @@ pub enum ChangeKind {
 /// [`ObjectManager::subscribe_to`](crate::ObjectManager::subscribe_to).
 ///
 /// A [`Stream`] of events, which ends with the manager. [`ChangeKind::Updated`] may also come for a version that a read
-/// has returned already: the event says that there is a new version, not that nobody has seen it.
+/// has returned already: the event says that there is a new version, not that no read has returned it.
 ///
 /// A slow subscriber loses nothing that matters: of several events about one object it gets the last. Events about an
 /// object end with its last reference, and pause while its watch is idle (see

@@ -85,7 +85,7 @@ impl<K: Object> Store<K> {
     }
 
     /// The object, waited for at most for `within`, as new as the strategy promises to a reference that began with
-    /// `required`, or to everybody.
+    /// `required`, or to every reference.
     ///
     /// Each future is boxed by itself: hundreds wait when a node starts, and one that only waits is a fraction of one
     /// that asks. Nearly all reads get what they want from [`read_now`](StoreEntries::read_now).

@@ -352,7 +352,7 @@ impl AgentBuilder {
         })
     }
 
-    /// Events about pods; none where nobody reads them.
+    /// Events about pods; none if the pods come from manifests, whose API server is in this process.
     fn events(&self, metrics: &Metrics) -> Option<Arc<Events>> {
         let client = self.given.client.clone();
         let events = || Events::new(client, &self.given.config.node_name, metrics.count_events());

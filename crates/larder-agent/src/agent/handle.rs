@@ -345,7 +345,7 @@ impl AgentHandle {
     }
 
     /// The state of a pod at the API server that status shows besides the delivery: the deadline of its deletion, and
-    /// the UID of its mirror pod. Whoever changes it, notes the change in the journal.
+    /// the UID of its mirror pod. Each change of it must be noted in the journal.
     pub(super) fn api_state(&self, pod: &StoredPod) -> ApiPodState {
         let deleted = pod.metadata.deletion_timestamp.as_ref();
         let is_static = is_static_pod(&pod.metadata);

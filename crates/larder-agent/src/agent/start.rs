@@ -168,7 +168,7 @@ impl Agent {
 }
 
 impl AgentHandle {
-    /// Starts the task that tells of stale parts; returns what to notify when an object may have become stale or fresh.
+    /// Starts the task that reports stale parts; returns what to notify when an object may have become stale or fresh.
     pub(super) fn follow_freshness(&self, tasks: &mut Tasks) -> Arc<Notify> {
         let changed = Arc::new(Notify::new());
         let (node, pods) = (Arc::clone(&self.node), self.pods.clone());

@@ -120,7 +120,7 @@ impl PodStatusEntry {
         }
     }
 
-    /// Publishes the parts of `plan` before any of them was looked at, so that nobody takes a new pod for one that is
+    /// Publishes the parts of `plan` before any of them was looked at, so that a new pod does not look like one that is
     /// delivered.
     pub(crate) fn begin(&self, plan: &PodPlan, now: Timestamp) {
         let waiting = || Delivery::new(Phase::Waiting, "", now);

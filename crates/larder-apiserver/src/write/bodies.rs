@@ -247,7 +247,7 @@ fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
     })
 }
 
-/// Brings values in base64 into the form that is stored: what they stand for, encoded anew. Bytes that a client lists as
+/// Decodes and encodes again the values in base64, so that the stored form is canonical. Bytes that a client lists as
 /// numbers are encoded, too.
 fn read_bytes(kind: ApiKind, body: &mut Value) -> Result<(), String> {
     let field = match kind {

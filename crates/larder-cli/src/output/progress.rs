@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(1);
 pub(crate) struct Progress {
     start: Instant,
     /// The last line, if any.
-    told: String,
+    shown: String,
     is_terminal: bool,
 }
 
@@ -32,14 +32,14 @@ impl Progress {
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
-            told: String::new(),
+            shown: String::new(),
             is_terminal: io::stderr().is_terminal(),
         }
     }
 
     /// Prints `text`, unless it was the last line.
     pub(crate) fn tell(&mut self, text: String) {
-        if self.start.elapsed() < QUIET || text == self.told {
+        if self.start.elapsed() < QUIET || text == self.shown {
             return;
         }
         if self.is_terminal {
@@ -49,14 +49,14 @@ impl Progress {
         } else {
             note(&text);
         }
-        self.told = text;
+        self.shown = text;
     }
 }
 
 /// Removes the line from a terminal, to make room for the results.
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.is_terminal && !self.told.is_empty() {
+        if self.is_terminal && !self.shown.is_empty() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }

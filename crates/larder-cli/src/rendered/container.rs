@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. A mount hides what outer mounts show at its path and below it.
 //! 2. What is there only perhaps is a [`PathTerm`], and [`ContainerContent::look_up`] answers for each path, also for one
-//!    that only an object that nobody knows may have.
+//!    that only an object that is not known may have.
 //! 3. A container starts if [`Start::error`] is none and all that it needs is there: its own variables and mounts, and every
 //!    volume that some container of the pod mounts.
 
@@ -36,7 +36,7 @@ pub(crate) struct ContainerContent<'r> {
 pub(crate) struct Start {
     /// Why it does not start, whatever is not known.
     pub(crate) error: Option<String>,
-    /// What must be true, and nobody knows.
+    /// What must be true, and is not known.
     pub(crate) needs: BTreeSet<Question>,
     /// Values that must be there, and be part of a path.
     pub(crate) values: Vec<Unknown>,
@@ -239,7 +239,7 @@ impl<'r> ContainerContent<'r> {
         paths
     }
 
-    /// All keys of objects whose keys nobody knows, by the path where they are.
+    /// All keys of objects whose keys are not known, by the path where they are.
     pub(crate) fn any_files(&self) -> BTreeMap<&'r str, &'r [AnyFiles<'r>]> {
         let mounts = self.by_path.iter();
         let whole = mounts.filter(|(_, mount)| {

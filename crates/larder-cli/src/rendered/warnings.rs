@@ -28,7 +28,7 @@ const MAX_SUM: usize = 2 << 20;
 /// Size of the pointer to a string.
 const POINTER: usize = 8;
 
-/// Most files that are named because nobody can read them.
+/// Most files that are named because no user of the container can read them.
 const MAX_UNREADABLE: usize = 20;
 
 /// What deserves a look in a container that starts.

@@ -446,7 +446,7 @@ fn difference(
         .collect();
     let has_other_variables = names.into_iter().any(|name| {
         let value = |seen: &Seen<'_>| seen.variables.get(name).cloned();
-        // New pods get other variables of Services, and nobody starts again for them.
+        // New pods get other variables of Services; no container restarts for them.
         let is_own = |seen: &Seen<'_>| value(seen).is_some() && !seen.of_services.contains(name);
         (is_own(before) || is_own(after)) && value(before) != value(after)
     });

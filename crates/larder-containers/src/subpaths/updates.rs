@@ -6,7 +6,7 @@
 //! 2. In doubt nothing is done, and the status has the reason.
 //! 3. A mount is [live](MountState::Live) only from a look after the last change of its volume, and of the containers
 //!    that run, on. Until then it [waits](MountState::Waiting).
-//! 4. Where nobody says which containers run, those that appear in the first minute after a change are searched for.
+//! 4. Where no status says which containers run, those that appear in the first minute after a change are searched for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +50,7 @@ const HIDDEN: NotReplaced = NotReplaced::new(
     NOT_PERMITTED,
     "the processes of the container are not visible: larder needs the PID namespace of the host",
 );
-/// After a change, where nobody says which containers run: the first pause before the search for those that have appeared
+/// After a change, where no status says which containers run: the first pause before the search for those that have appeared
 /// since. Each is twice as long as the one before.
 const APPEARING: Duration = Duration::from_secs(1);
 /// The last one. A minute after the change, a container has what its runtime has mounted since.

@@ -166,11 +166,11 @@ impl StepEnvironment for PodEnvironment<'_> {
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
         let pod = format!("{}/{}", change.pod.namespace, change.pod.name);
         let (hook, bytes, outcome) = (&change.hook, report.bytes, report.outcome.reason());
-        let told = match &report.output {
+        let kept = match &report.output {
             CommandOutput::Shown(output) => Some(end_of(output).to_owned()),
             _ => report.unshown(),
         };
-        match (&report.output, &told) {
+        match (&report.output, &kept) {
             (CommandOutput::Shown(output), _) | (_, Some(output)) => info!(
                 pod,
                 hook, outcome, bytes, output, "output of a hook's command"
@@ -178,7 +178,7 @@ impl StepEnvironment for PodEnvironment<'_> {
             (_, None) => {}
         }
         if !report.outcome.is_success() {
-            *self.output.lock() = told.unwrap_or_default();
+            *self.output.lock() = kept.unwrap_or_default();
         }
         report.outcome
     }

@@ -65,7 +65,7 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn new(path: PathBuf, mut manifests: Manifests) -> Self {
-        // Nobody gets ciphertext in place of a value.
+        // No pod gets ciphertext in place of a value.
         let encrypted = manifests.made.iter().filter_map(MadeObject::encrypted);
         manifests.errors.extend(encrypted);
         let (unknown_fields, warnings): (Vec<_>, Vec<_>) =

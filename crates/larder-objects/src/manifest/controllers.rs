@@ -26,7 +26,7 @@ pub enum Rollout {
     Replaces,
     /// It makes new ones for each run, and leaves those of a run that has begun.
     NextRun,
-    /// It leaves them until somebody deletes them.
+    /// It leaves them until they are deleted.
     Leaves,
 }
 

@@ -1,4 +1,4 @@
-//! What rejected documents may hold. Nobody may call such an object absent.
+//! What rejected documents may hold. Such an object must not count as absent.
 //!
 //! Invariants:
 //! 1. A rejected document hides what it could hold, by as much of kind, namespace and name as was read, and nothing else.

@@ -1,4 +1,4 @@
-//! Documents of which something makes a Secret or a ConfigMap: a controller in the cluster, or whoever decrypts it.
+//! Documents of which something makes a Secret or a ConfigMap: a controller in the cluster, or a decryption.
 //!
 //! The values of such an object are in no document. What is known is what makes them: as long as that is the same, so are
 //! they. A new kind is a line of [`MAKERS`].
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Recipe {
 }
 
 impl MadeObject {
-    /// That nobody but its key opens it, for programs that deliver values; `None` if it is not encrypted.
+    /// The error that only its key opens it, for programs that deliver values; `None` if it is not encrypted.
     pub fn encrypted(&self) -> Option<ManifestError> {
         (self.maker == Maker::Sops).then(|| ManifestError::Document {
             origin: self.origin.clone(),

@@ -1,4 +1,4 @@
-//! Variables that are perhaps set: by optional keys, and by all keys, of objects that nobody knows.
+//! Variables that are perhaps set: by optional keys, and by all keys, of objects that are not known.
 
 use std::{borrow::Cow, sync::Arc};
 

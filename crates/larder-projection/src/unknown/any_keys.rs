@@ -1,4 +1,4 @@
-//! All keys of an object whose keys nobody knows: a member of the ordered list in which later sources win.
+//! All keys of an object whose keys are not known: a member of the ordered list in which later sources win.
 
 use larder_objects::manifest::Recipe;
 

@@ -1,4 +1,4 @@
-//! Files that are perhaps in a volume: optional keys, and all keys, of objects that nobody knows.
+//! Files that are perhaps in a volume: optional keys, and all keys, of objects that are not known.
 //!
 //! Invariant: [`Projection::look_up`] answers for each path, also for one that only the keys of an unknown object may
 //! have.
@@ -27,7 +27,7 @@ pub struct FileLayer<'a> {
     pub origin: Origin<'a>,
 }
 
-/// All keys of an object whose keys nobody knows, as files.
+/// All keys of an object whose keys are not known, as files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnyFiles<'a> {
     /// The keys; without a prefix.
@@ -85,7 +85,7 @@ impl<'a> Projection<'a> {
         self.payload.keys().chain(perhaps)
     }
 
-    /// All keys of objects whose keys nobody knows, in the order of the sources.
+    /// All keys of objects whose keys are not known, in the order of the sources.
     pub fn any_keys(&self) -> &[AnyFiles<'a>] {
         &self.any_keys
     }

@@ -97,7 +97,7 @@ impl<'r> BothSides<'_, 'r> {
         })
     }
 
-    /// Takes out the variables that only Services set: new pods get or lose them, and nobody starts again for them.
+    /// Takes out the variables that only Services set: new pods get or lose them; no container restarts for them.
     pub(super) fn without_services(
         &self,
         variables: Vec<VariableSides<'r>>,
@@ -148,7 +148,7 @@ impl<'r> BothSides<'_, 'r> {
         edits(from, to, |from, to| same_mount(from, to) == Sameness::Equal)
     }
 
-    /// What may differ in names that only objects have that nobody knows, and in parts of volumes that are not known.
+    /// What may differ in names that only unknown objects have, and in parts of volumes that are not known.
     pub(super) fn names_left_open<'p>(&self) -> Vec<LeftOpen<'p, 'r>> {
         let mut open = Vec::new();
         open.extend(self.open_variables());

@@ -1,4 +1,4 @@
-//! One difference of a container: what identifies it, whoever sees it, and its tree.
+//! One difference of a container: what identifies it in every container that sees it, and its tree.
 
 use std::{
     borrow::Cow,
@@ -26,7 +26,7 @@ use crate::{
 /// Longest text of a variable that stays on its line.
 const MAX_INLINE: usize = 60;
 
-/// Identifies a difference, whoever sees it: two hashes of 64 bits.
+/// Identifies a difference in every container that sees it: two hashes of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ChangeKey(u64, u64);
 

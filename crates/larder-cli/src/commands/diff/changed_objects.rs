@@ -1,4 +1,4 @@
-//! The ConfigMaps and Secrets that differ, whoever sees them.
+//! The ConfigMaps and Secrets that differ, with or without a container that sees them.
 
 use std::collections::BTreeSet;
 

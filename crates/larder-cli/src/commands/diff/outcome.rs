@@ -1,7 +1,7 @@
 //! What a difference means for a container, for each way to fill in what is not known.
 //!
-//! Two containers differ in parts: variables, files, mounts. Each part is a function of questions whose answers nobody
-//! knows, and of values that are left open. All answers are tried; those that decide nothing are not asked.
+//! Two containers differ in parts: variables, files, mounts. Each part is a function of questions whose answers
+//! are not known, and of values that are left open. All answers are tried; questions that decide nothing are not asked.
 //!
 //! Invariants:
 //! 1. The verdicts of [`Outcomes`] are those of all answers that are possible: an object that has a key is there.
@@ -135,7 +135,7 @@ impl DiffPart<'_, '_> {
         match self {
             Self::Variable(sides) => {
                 let [from, to] = &**sides;
-                // New pods get other variables of Services, and nobody starts again for them.
+                // New pods get other variables of Services; no container restarts for them.
                 let sameness = if from.is_own(is_true) || to.is_own(is_true) {
                     let (from, to) = (from.settled(is_true), to.settled(is_true));
                     Sameness::of(from.as_ref(), to.as_ref())
@@ -282,7 +282,7 @@ pub(super) fn outcomes(from: Option<&Start>, to: &Start, parts: &[DiffPart<'_, '
         && from.error.is_some()
         && to.error.is_some()
     {
-        // Nobody sees what the parts are, but that they are made of something else.
+        // Neither side shows the parts, only that they are made of something else.
         let differs = from != to || outcomes.may_differ.contains(&true);
         let outcome = if differs {
             Outcome::Neither

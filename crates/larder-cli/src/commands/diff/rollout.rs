@@ -24,7 +24,7 @@ use crate::{offline::needs, output::references::References, rendered::RenderedPo
 pub(super) enum ReplacedBy {
     /// Its workload, for this reason.
     Workload(String),
-    /// Nothing, until somebody restarts it.
+    /// Nothing, until it is restarted by hand.
     Somebody,
 }
 

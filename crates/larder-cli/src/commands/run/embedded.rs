@@ -18,7 +18,7 @@ pub(super) struct Embedded {
     pub(super) hidden: watch::Receiver<Arc<HiddenObjects>>,
     /// The problems of the manifests.
     pub(super) problems: watch::Receiver<Arc<[String]>>,
-    /// What is no problem, and what somebody may expect otherwise.
+    /// What is no problem, but may be unexpected.
     pub(super) notes: watch::Receiver<Arc<[String]>>,
     /// Follows the directory, and serves kubectl if it is let in, until the shutdown.
     pub(super) run: BoxFuture<'static, anyhow::Result<()>>,

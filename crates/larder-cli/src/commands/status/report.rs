@@ -213,7 +213,7 @@ fn head(status: &AgentStatus) -> String {
     ))
 }
 
-/// Problems, sources without a report, and what somebody may expect otherwise.
+/// Problems, sources without a report, and what may be unexpected.
 fn notes(status: &AgentStatus) -> String {
     let sources = status.silent_sources.iter().map(|source| {
         format!("source {source} has not reported yet; nothing is removed until it does")

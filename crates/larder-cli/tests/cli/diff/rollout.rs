@@ -1,4 +1,4 @@
-//! Who acts: whether a workload replaces its pods by itself, or somebody must restart them.
+//! Whether a workload replaces its pods by itself, or they must be restarted by hand.
 
 use serde_json::{Value, json};
 

@@ -453,7 +453,7 @@ fn variable_of_a_service_that_is_not_listed_is_not_known() {
         (&found["env"]["URL"], found.get("unknown")),
         (&json!("10.0.0.1 $(DB_PORT_81_TCP)"), None)
     );
-    // Its variables are those of new pods, and nobody starts again for them.
+    // Its variables are those of new pods; no container restarts for them.
     let report = diff(&with("x", ""), &(with("x", "") + service));
     assert_eq!(report["pods"], json!([]));
     assert!(
