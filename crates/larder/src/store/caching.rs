@@ -26,7 +26,7 @@ use futures::{
     FutureExt,
     future::{BoxFuture, Shared, WeakShared},
 };
-use larder_objects::Object;
+use larder_objects::{Object, ResourceVersion};
 use larder_watch::{
     Api, ByName, Recency, RegistrationSeq, RequestBackoff, RequestError, RequestFailure,
     RequestPhase, RestoreDetector,
@@ -56,22 +56,15 @@ pub(crate) struct CachedState<K> {
 #[derive(Debug)]
 struct CachedAnswer<K> {
     answer: Answer<K>,
-    /// When the API server gave the answer.
-    answered: Option<Instant>,
-    hits: u64,
     /// The answer is as fresh as this registration, so references up to it may read it.
     fresh_as_of: RegistrationSeq,
     /// The newest registration when the last request was made.
     tried: RegistrationSeq,
-    failure: Option<RequestFailure>,
-    backoff: RequestBackoff,
-    /// No request before this time, after a failure.
-    not_before: Option<Instant>,
-    /// The last answer, perhaps of one of the API server's caches, was older than the known one: ask live.
-    in_doubt: bool,
-    restored: RestoreDetector,
     /// The request under way, and the seq up to which references may read its answer.
     flight: Option<(RegistrationSeq, WeakFlight<K>)>,
+    /// The failures since the last answer.
+    failing: Option<Failing>,
+    hits: u64,
 }
 
 type WeakFlight<K> = WeakShared<BoxFuture<'static, Result<Arc<K>, Error>>>;
@@ -80,27 +73,49 @@ type WeakFlight<K> = WeakShared<BoxFuture<'static, Result<Arc<K>, Error>>>;
 enum Answer<K> {
     /// None yet.
     Unknown,
-    Found(Arc<K>),
-    /// Remembered for status; every read asks again.
-    NotFound,
+    Found(FoundObject<K>),
+    /// Remembered for status, since this time; every read asks again.
+    NotFound(Instant),
     /// The last reference is gone. Final.
     Removed,
+}
+
+#[derive(Debug)]
+struct FoundObject<K> {
+    object: Arc<K>,
+    /// When the API server gave the answer.
+    answered: Instant,
+    /// A later answer, perhaps of one of the API server's caches, was older: the next request is for the most recent
+    /// state.
+    doubt: Option<RestoreDetector>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    last: RequestFailure,
+    backoff: RequestBackoff,
+    /// No request before this time.
+    not_before: Instant,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Consistency {
+    /// The most recent state.
+    MostRecent,
+    /// Any, also one of the API server's caches.
+    Any,
 }
 
 impl<K: Object> CachedState<K> {
     fn new(config: Arc<ManagerConfig>) -> Self {
         let state = Mutex::new(CachedAnswer {
             answer: Answer::Unknown,
-            answered: None,
-            hits: 0,
             fresh_as_of: RegistrationSeq::default(),
             tried: RegistrationSeq::default(),
-            failure: None,
-            backoff: RequestBackoff::default(),
-            not_before: None,
-            in_doubt: false,
-            restored: RestoreDetector::default(),
             flight: None,
+            failing: None,
+            hits: 0,
         });
         Self { config, state }
     }
@@ -119,16 +134,20 @@ impl<K: Object> Cell for CachedState<K> {
 
     fn describe(&self, status: &mut ObjectStatus, now: Instant) {
         let known = self.state.lock();
-        match &known.answer {
-            Answer::Unknown | Answer::Removed => {}
-            Answer::NotFound => status.state = ObjectState::Absent,
-            Answer::Found(object) => {
-                status.state = ObjectState::Synced;
-                status.version = object.metadata().resource_version.clone();
+        let answered = match &known.answer {
+            Answer::Unknown | Answer::Removed => now,
+            Answer::NotFound(answered) => {
+                status.state = ObjectState::Absent;
+                *answered
             }
-        }
-        let answered = known.answered.unwrap_or(now);
-        status.proof = match &known.failure {
+            Answer::Found(found) => {
+                status.state = ObjectState::Synced;
+                status.version = found.version().clone();
+                found.answered
+            }
+        };
+        status.failure = known.failing.as_ref().map(|failing| failing.last.clone());
+        status.proof = match &status.failure {
             None => Proof::At(answered),
             Some(failure) => Proof::Lost {
                 since: answered,
@@ -136,7 +155,6 @@ impl<K: Object> Cell for CachedState<K> {
             },
         };
         status.age = status.proof.age(now);
-        status.failure.clone_from(&known.failure);
     }
 
     fn remove(&self) {
@@ -144,24 +162,42 @@ impl<K: Object> Cell for CachedState<K> {
     }
 }
 
+impl<K: Object> FoundObject<K> {
+    fn version(&self) -> &ResourceVersion {
+        &self.object.metadata().resource_version
+    }
+
+    /// Whether an answer of this version replaces the object. If not, the object is in doubt.
+    fn yields_to(&mut self, version: &ResourceVersion, consistency: Consistency) -> bool {
+        let mut doubt = self.doubt.take().unwrap_or_default();
+        let yields = match consistency {
+            Consistency::MostRecent => {
+                let recency = doubt.judge(version, self.version());
+                matches!(recency, Recency::Current | Recency::Restored)
+            }
+            Consistency::Any => !version.is_older_than(self.version()),
+        };
+        self.doubt = (!yields).then_some(doubt);
+        yields
+    }
+}
+
 impl<K: Object> CachedAnswer<K> {
     /// The object, if the answer is still good (T6), not in doubt, and new enough for the reader.
     fn read_now(&mut self, required: RegistrationSeq, config: &ManagerConfig) -> Option<Arc<K>> {
-        let (object, answered) = self.object_for(required)?;
-        if self.in_doubt || answered.elapsed() >= config.current_ttl() {
+        let found = self.found_for(required)?;
+        if found.doubt.is_some() || found.answered.elapsed() >= config.current_ttl() {
             return None;
         }
-        let object = Arc::clone(object);
+        let object = Arc::clone(&found.object);
         self.hits += 1;
         Some(object)
     }
 
-    /// The object and when the answer came, if it is new enough for the reader.
-    fn object_for(&self, required: RegistrationSeq) -> Option<(&Arc<K>, Instant)> {
-        match (&self.answer, self.answered) {
-            (Answer::Found(object), Some(answered)) if self.fresh_as_of >= required => {
-                Some((object, answered))
-            }
+    /// What was found, if it is new enough for the reader.
+    fn found_for(&self, required: RegistrationSeq) -> Option<&FoundObject<K>> {
+        match &self.answer {
+            Answer::Found(found) if self.fresh_as_of >= required => Some(found),
             _ => None,
         }
     }
@@ -173,59 +209,63 @@ impl<K: Object> CachedAnswer<K> {
         max_stale: Option<Duration>,
         now: Instant,
     ) -> Option<Arc<K>> {
-        let (object, answered) = self.object_for(required)?;
-        let age = now.saturating_duration_since(answered);
+        let found = self.found_for(required)?;
+        let age = now.saturating_duration_since(found.answered);
         let is_too_old = max_stale.is_some_and(|limit| age > limit);
-        (!is_too_old).then(|| Arc::clone(object))
+        (!is_too_old).then(|| Arc::clone(&found.object))
     }
 
-    /// Takes the answer to a request over that was made at `seq` (T8); returns an event if it is news.
+    /// Takes over the answer to a request that was made at `seq` (T8); returns an event if it is news.
     fn found(
         &mut self,
         object: Arc<K>,
-        live: bool,
+        consistency: Consistency,
         seq: RegistrationSeq,
         now: Instant,
     ) -> Option<ChangeKind> {
         let version = &object.metadata().resource_version;
-        let recovered = self.succeeded();
-        let mut changed = recovered;
-        if let Answer::Found(known) = &self.answer {
-            let known_version = &known.metadata().resource_version;
-            let accepted = if live {
-                let recency = self.restored.judge(version, known_version);
-                matches!(recency, Recency::Current | Recency::Restored)
-            } else {
-                !version.is_older_than(known_version)
-            };
-            if !accepted {
-                self.in_doubt = true;
+        let recovered = self.failing.take().is_some();
+        let is_other = if let Answer::Found(known) = &mut self.answer {
+            if !known.yields_to(version, consistency) {
                 return recovered.then_some(ChangeKind::Updated);
             }
-            changed |= version != known_version;
+            version != known.version()
         } else {
-            changed = true;
-        }
-        self.trust();
-        self.keep(object, live, seq, now);
-        changed.then_some(ChangeKind::Updated)
+            true
+        };
+        self.keep(object, consistency, seq, now);
+        (recovered || is_other).then_some(ChangeKind::Updated)
     }
 
-    fn keep(&mut self, object: Arc<K>, live: bool, seq: RegistrationSeq, now: Instant) {
-        self.answer = Answer::Found(object);
-        self.answered = Some(now);
-        if live {
+    /// Keeps the object as the answer. A doubt stays.
+    fn keep(
+        &mut self,
+        object: Arc<K>,
+        consistency: Consistency,
+        seq: RegistrationSeq,
+        answered: Instant,
+    ) {
+        let doubt = match &mut self.answer {
+            Answer::Found(known) => known.doubt.take(),
+            Answer::Unknown | Answer::NotFound(_) | Answer::Removed => None,
+        };
+        self.answer = Answer::Found(FoundObject {
+            object,
+            answered,
+            doubt,
+        });
+        if consistency == Consistency::MostRecent {
             self.fresh_as_of = self.fresh_as_of.max(seq);
         }
     }
 
-    /// Takes over the answer to a request over that was made at `seq` and that a newer request has overtaken, if it is
-    /// news all the same: the API server may have answered this one later, and its reader must not read older data next
+    /// Takes over the answer to a request that was made at `seq` and that a newer request has overtaken, if it is news
+    /// all the same: the API server may have answered this one later, and its reader must not read older data next
     /// (I3).
     fn found_late(
         &mut self,
         object: &Arc<K>,
-        live: bool,
+        consistency: Consistency,
         seq: RegistrationSeq,
         now: Instant,
     ) -> Option<ChangeKind> {
@@ -233,37 +273,23 @@ impl<K: Object> CachedAnswer<K> {
             Answer::Unknown => true,
             Answer::Found(known) => {
                 let version = &object.metadata().resource_version;
-                known.metadata().resource_version.is_older_than(version)
+                known.version().is_older_than(version)
             }
             // Versions do not show what came after it.
-            Answer::NotFound | Answer::Removed => false,
+            Answer::NotFound(_) | Answer::Removed => false,
         };
         is_news.then(|| {
-            self.keep(Arc::clone(object), live, seq, now);
+            self.keep(Arc::clone(object), consistency, seq, now);
             ChangeKind::Updated
         })
     }
 
     fn not_found(&mut self, seq: RegistrationSeq, now: Instant) -> Option<ChangeKind> {
-        let mut changed = self.succeeded();
-        changed |= !matches!(self.answer, Answer::NotFound);
-        self.trust();
-        self.answer = Answer::NotFound;
-        self.answered = Some(now);
+        let recovered = self.failing.take().is_some();
+        let is_news = !matches!(self.answer, Answer::NotFound(_));
+        self.answer = Answer::NotFound(now);
         self.fresh_as_of = self.fresh_as_of.max(seq);
-        changed.then_some(ChangeKind::Deleted)
-    }
-
-    fn trust(&mut self) {
-        self.in_doubt = false;
-        self.restored = RestoreDetector::default();
-    }
-
-    /// Forgets failures; returns whether there were any.
-    fn succeeded(&mut self) -> bool {
-        self.not_before = None;
-        self.backoff.reset();
-        self.failure.take().is_some()
+        (recovered || is_news).then_some(ChangeKind::Deleted)
     }
 
     /// `random` is uniform in `[0, 1)`.
@@ -274,12 +300,17 @@ impl<K: Object> CachedAnswer<K> {
         random: f64,
     ) -> Option<ChangeKind> {
         let error = &failure.error;
-        let delay = self.backoff.delay_after(error, now, random);
-        self.not_before = Some(now + delay);
-        let before = self.failure.replace(failure.clone());
-        before
-            .is_none_or(|before| before.error.label() != error.label())
-            .then(|| ChangeKind::Failed(failure.clone()))
+        let before = self.failing.take();
+        let is_news = before
+            .as_ref()
+            .is_none_or(|before| before.last.error.label() != error.label());
+        let mut backoff = before.map(|before| before.backoff).unwrap_or_default();
+        self.failing = Some(Failing {
+            last: failure.clone(),
+            not_before: now + backoff.delay_after(error, now, random),
+            backoff,
+        });
+        is_news.then(|| ChangeKind::Failed(failure.clone()))
     }
 }
 
@@ -340,7 +371,10 @@ impl<K: Object> CachingStore<K> {
             Plan::Answer(result) => return result,
             Plan::Wait(flight) => flight,
         };
-        let failure = || entry.cell.state.lock().failure.clone();
+        let failure = || {
+            let state = entry.cell.state.lock();
+            state.failing.as_ref().map(|failing| failing.last.clone())
+        };
         let result = wait(&entry.key, within, &*self.inner.metrics, flight, failure).await;
         match result {
             Err(error) if !error.is_not_found() => {
@@ -368,12 +402,11 @@ impl<K: Object> CachingStore<K> {
         {
             return Plan::Wait(flight);
         }
-        let tried = state.tried >= required;
-        if let Some(failure) = &state.failure
-            && tried
-            && state.not_before.is_some_and(|time| now < time)
+        if let Some(failing) = &state.failing
+            && state.tried >= required
+            && now < failing.not_before
         {
-            let failure = failure.clone();
+            let failure = failing.last.clone();
             let last_good = state.serve_stale(required, self.inner.config.max_stale, now);
             state.hits += u64::from(last_good.is_some());
             return Plan::Answer(
@@ -381,17 +414,16 @@ impl<K: Object> CachingStore<K> {
             );
         }
         let seq = self.inner.entries.seqs.current();
-        // T7: a cache of the API server will do for a refresh, and for nothing else.
-        let cached = matches!(state.answer, Answer::Found(_))
-            && state.fresh_as_of >= required
-            && !state.in_doubt;
         state.tried = seq;
+        // T7: a cache of the API server will do for a refresh, and for nothing else. It confirms nothing.
+        let (consistency, fresh_as_of) = match state.found_for(required) {
+            Some(found) if found.doubt.is_none() => (Consistency::Any, state.fresh_as_of),
+            _ => (Consistency::MostRecent, seq),
+        };
         let flight = Arc::clone(&self.inner)
-            .fetch(Arc::clone(entry), seq, !cached)
+            .fetch(Arc::clone(entry), seq, consistency)
             .boxed()
             .shared();
-        // A refresh from a cache confirms nothing.
-        let fresh_as_of = if cached { state.fresh_as_of } else { seq };
         state.flight = flight.downgrade().map(|weak| (fresh_as_of, weak));
         Plan::Wait(flight)
     }
@@ -403,9 +435,12 @@ impl<K: Object> CachingStoreInner<K> {
         self: Arc<Self>,
         entry: Arc<Entry<CachedState<K>>>,
         seq: RegistrationSeq,
-        live: bool,
+        consistency: Consistency,
     ) -> Result<Arc<K>, Error> {
-        let version = (!live).then_some("0");
+        let version = match consistency {
+            Consistency::MostRecent => None,
+            Consistency::Any => Some("0"),
+        };
         let target = ByName::<K>::new(entry.key.clone());
         let result = self.api.get(&target, version).await;
         let outcome = result.as_ref().err().map_or("ok", RequestError::label);
@@ -425,14 +460,14 @@ impl<K: Object> CachingStoreInner<K> {
             Err(failure) if overtaken => return failed(failure),
             Ok(object) => {
                 let event = if overtaken {
-                    state.found_late(&object, live, seq, now)
+                    state.found_late(&object, consistency, seq, now)
                 } else {
-                    state.found(Arc::clone(&object), live, seq, now)
+                    state.found(Arc::clone(&object), consistency, seq, now)
                 };
                 // Perhaps a newer one that was known before.
                 let known = match &state.answer {
-                    Answer::Found(known) => Arc::clone(known),
-                    Answer::Unknown | Answer::NotFound | Answer::Removed => object,
+                    Answer::Found(known) => Arc::clone(&known.object),
+                    Answer::Unknown | Answer::NotFound(_) | Answer::Removed => object,
                 };
                 (event, Ok(known))
             }
