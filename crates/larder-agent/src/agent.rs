@@ -120,7 +120,8 @@ impl Agent {
             self.checkpoint,
             &self.given,
             &self.handle,
-            (contact.subscribe(), changed.subscribe()),
+            contact.subscribe(),
+            changed.subscribe(),
             &mut tasks,
             &shutdown,
         );

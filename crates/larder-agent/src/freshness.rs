@@ -65,12 +65,9 @@ pub(crate) struct Unproven {
 impl Unproven {
     /// What is unproven now.
     pub(crate) fn of(inputs: &NodeInputs) -> Self {
-        let now = (Instant::now(), inputs.clock.now());
-        let found = unproven(Kind::ConfigMap, &inputs.config_maps, now).chain(unproven(
-            Kind::Secret,
-            &inputs.secrets,
-            now,
-        ));
+        let (now, wall) = (Instant::now(), inputs.clock.now());
+        let maps = unproven(Kind::ConfigMap, &inputs.config_maps, now, wall);
+        let found = maps.chain(unproven(Kind::Secret, &inputs.secrets, now, wall));
         Self {
             objects: found.collect(),
             displaced: None,
@@ -200,7 +197,8 @@ fn parts_of(pod: &mut PodStatus) -> impl Iterator<Item = (&'static str, &str, &m
 fn unproven<K: Object>(
     kind: Kind,
     manager: &ObjectManager<K>,
-    (now, wall): (Instant, Timestamp),
+    now: Instant,
+    wall: Timestamp,
 ) -> impl Iterator<Item = ((Kind, ObjectKey), Doubt)> {
     let objects = manager.objects().into_iter();
     objects.filter_map(move |object| {

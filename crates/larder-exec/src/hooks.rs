@@ -70,7 +70,7 @@ impl CommandHooks {
         directories: &[(&Volume, PathBuf)],
         start: &[u8],
     ) -> anyhow::Result<()> {
-        let content = content(target, directories, start, (&self.hooks, &self.key))?;
+        let content = content(target, directories, start, &self.hooks, &self.key)?;
         self.schedule.pass(&COMMAND, content, &self.key, now());
         Ok(())
     }
@@ -111,7 +111,8 @@ fn content(
     target: &ExecTarget,
     directories: &[(&Volume, PathBuf)],
     start: &[u8],
-    (hooks, key): (&PodHooks, &DigestKey),
+    hooks: &PodHooks,
+    key: &DigestKey,
 ) -> anyhow::Result<Vec<(PartKey, Arc<PartContent>)>> {
     let (mut parts, left_out) = (Vec::new(), target.left_out());
     let mut add = |part, tags: Option<PartTags>| {

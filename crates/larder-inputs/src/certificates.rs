@@ -97,7 +97,8 @@ impl Certificates {
         client: Client,
         clock: Clock,
         node_name: &str,
-        (backoff, rng): (Backoff, Rng),
+        backoff: Backoff,
+        rng: Rng,
         context: &NodeContext,
     ) -> (Self, Issuer, mpsc::UnboundedReceiver<SourceId>) {
         // Unbounded, so that no worker of a pod waits: one entry for each source that is asked for the first time, and for

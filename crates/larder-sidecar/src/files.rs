@@ -64,6 +64,13 @@ pub(crate) struct Files {
     metrics: Metrics,
 }
 
+/// What tells one content from others.
+#[derive(Clone, Copy)]
+struct ContentId {
+    tag: ContentTag,
+    length: usize,
+}
+
 #[derive(Debug, Default)]
 struct PathState {
     /// The objects that want it, in order.
@@ -203,7 +210,10 @@ impl Files {
     }
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
-        let content = (self.index.key().tag(bytes), bytes.len());
+        let content = ContentId {
+            tag: self.index.key().tag(bytes),
+            length: bytes.len(),
+        };
         self.put(path, object, content, |directory| {
             let mut new = NewFile::create(directory, aside())?;
             new.write(bytes)?;
@@ -216,7 +226,7 @@ impl Files {
         &mut self,
         path: &Arc<str>,
         object: &ObjectRef,
-        content: (ContentTag, usize),
+        content: ContentId,
         make: impl FnOnce(OwnedFd) -> SystemResult<NewFile<OwnedFd>>,
     ) {
         let was_ours = self.index.files().contains_key(path);
@@ -229,9 +239,9 @@ impl Files {
         match written {
             Ok(is_new) => {
                 state.error = None;
-                let before = state.tag.replace(content.0);
+                let before = state.tag.replace(content.tag);
                 self.settled.is_changed |=
-                    is_new || before.is_some_and(|before| before != content.0);
+                    is_new || before.is_some_and(|before| before != content.tag);
                 if is_new {
                     info!(%path, %object, "file written");
                 }
@@ -275,7 +285,7 @@ impl Files {
     fn try_put(
         &mut self,
         path: &Path,
-        content: (ContentTag, usize),
+        content: ContentId,
         make: impl FnOnce(OwnedFd) -> SystemResult<NewFile<OwnedFd>>,
     ) -> Result<bool, (&'static str, Errno)> {
         let failed = |step| move |errno| (step, errno);
@@ -299,19 +309,19 @@ impl Files {
         &self,
         dir: BorrowedFd<'_>,
         name: &str,
-        (tag, length): (ContentTag, usize),
+        content: ContentId,
         mode: Option<u32>,
     ) -> bool {
         let Ok((file, stat)) = sys::open_regular(dir, name) else {
             return false;
         };
         let fits = mode.is_none_or(|mode| stat.st_mode & 0o7777 == mode)
-            && usize::try_from(stat.st_size).ok() == Some(length);
+            && usize::try_from(stat.st_size).ok() == Some(content.length);
         let (mut file, mut tagger) = (File::from(file), self.index.key().tagger());
         let mut buffer = [0; 8 << 10];
         fits && loop {
             match file.read(&mut buffer) {
-                Ok(0) => break tagger.finish() == tag,
+                Ok(0) => break tagger.finish() == content.tag,
                 Ok(count) => tagger.update(&buffer[..count]),
                 Err(_) => break false,
             }
@@ -490,7 +500,8 @@ impl Sink for Files {
         if self.wants(file) && self.has(&file.path, &file.object) {
             let length = content.length;
             let (new, tag) = content.finish();
-            self.put(&file.path, &file.object, (tag, length), |_| Ok(new));
+            let content = ContentId { tag, length };
+            self.put(&file.path, &file.object, content, |_| Ok(new));
         }
     }
 

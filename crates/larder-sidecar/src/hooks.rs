@@ -34,8 +34,12 @@ const APPLICATION: SmolStr = SmolStr::new_static("");
 /// A hook, and its round if that is not its steps.
 pub(crate) type HookAndRound = (Hook, Option<Arc<RequestRound>>);
 
-/// A round that is over, and what it took.
-type RoundEnd = (HookId, Duration, AttemptEnd);
+/// A round that is over.
+struct RoundEnd {
+    hook: HookId,
+    took: Duration,
+    end: AttemptEnd,
+}
 
 /// The hooks of a sidecar.
 pub(crate) struct Hooks {
@@ -165,15 +169,19 @@ impl Hooks {
                 let outcome = run_attempt(&attempt, Duration::ZERO, &change, &*context).await;
                 AttemptEnd::of(outcome.failure(), String::new())
             };
-            (attempt.id, began.elapsed(), end)
+            RoundEnd {
+                hook: attempt.id,
+                took: began.elapsed(),
+                end,
+            }
         };
         self.running.push(round.boxed());
     }
 
-    fn ended(&mut self, (id, took, end): RoundEnd) {
-        if let Some(ended) = self.schedule.ended(id, &end, now()) {
-            let hook = ended.hook;
-            match end {
+    fn ended(&mut self, round: RoundEnd) {
+        if let Some(ended) = self.schedule.ended(round.hook, &round.end, now()) {
+            let (hook, took) = (ended.hook, round.took);
+            match round.end {
                 AttemptEnd::Succeeded => {
                     info!(hook, ?took, "round succeeded");
                     self.context.metrics.on_change.succeeded(clock::now());

@@ -11,7 +11,7 @@ use tracing::warn;
 use crate::{
     files::{Files, VOLUME},
     health::Health,
-    hooks::HookAndRound,
+    hooks::{HookAndRound, Hooks},
     index::Index,
     request::{RequestRound, SLOW, hook, missing_interpreter},
     run::{Course, FirstRequest, HOOK, OwnRound, Running},
@@ -86,7 +86,6 @@ fn start(
     // Others in this folder have theirs.
     let index = Index::open(state_dir, &(places.folder(), &selections));
     let files = Files::new(places, index, metrics.clone());
-    let followed = (selections, settings.timing);
     let first = match settings.once {
         None if settings.skip_init => FirstRequest::Skipped,
         _ => FirstRequest::Sent,
@@ -97,7 +96,15 @@ fn start(
         had_files: true,
         own_round: round.map(|round| OwnRound { round, first }),
     };
-    let mut running = Running::new(client, course, followed, files, (hooks, context), pages);
+    let mut running = Running::new(
+        client,
+        course,
+        selections,
+        settings.timing,
+        files,
+        Hooks::new(hooks, context, Arc::clone(&pages.health)),
+        pages,
+    );
     running.urls = UrlKeys::new(settings.urls.unwrap_or_default(), metrics.clone());
     running.intake.lock().takes_again = settings.timing.poll.is_some();
     running

@@ -11,6 +11,7 @@ use tracing::info;
 
 use crate::{
     health::Health,
+    hooks::Hooks,
     run::{Course, Running},
     server::{Form, Pages, RunError, listen},
     steps::StepContext,
@@ -79,7 +80,7 @@ fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running
         max_silence: Some(settings.max_silence),
         ..RequestTiming::default()
     };
-    let followed = (volumes.selections(), timing);
+    let selections = volumes.selections();
     let named = settings.volumes.iter();
     let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
     let pod = settings.pod.clone();
@@ -87,10 +88,11 @@ fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running
     // An init container has no application yet.
     let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
     let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
+    let hooks = Hooks::new(hooks, context, Arc::clone(&pages.health));
     let course = Course {
         once: settings.once,
         had_files: settings.volumes.iter().any(OwnVolume::has_set),
         own_round: None,
     };
-    Running::new(client, course, followed, volumes, (hooks, context), pages)
+    Running::new(client, course, selections, timing, volumes, hooks, pages)
 }

@@ -25,13 +25,12 @@ use tracing::{error, info, warn};
 
 use crate::{
     health::{Health, MAX_SILENCE},
-    hooks::{HookAndRound, Hooks, RoundEvent},
+    hooks::{Hooks, RoundEvent},
     intake::{Intake, Settled, SharedIntake, Sink, Watched, failure_text},
     request::RequestRound,
     selection::{ObjectRef, Selection},
     server::{Pages, RunError},
     settings::{MAX_TIME, UrlSettings},
-    steps::StepContext,
     urls::UrlKeys,
 };
 
@@ -168,9 +167,10 @@ impl Running {
     pub(crate) fn new(
         client: kube::Client,
         course: Course,
-        (selections, timing): (impl IntoIterator<Item = Selection>, RequestTiming),
+        selections: impl IntoIterator<Item = Selection>,
+        timing: RequestTiming,
         sink: impl Sink + 'static,
-        (hooks, context): (Vec<HookAndRound>, StepContext),
+        hooks: Hooks,
         pages: &Pages,
     ) -> Self {
         let health = Arc::clone(&pages.health);
@@ -201,7 +201,7 @@ impl Running {
             reread: None,
             reread_backoff: RequestBackoff::default(),
             intake: Intake::new(sink, &pages.metrics),
-            hooks: Hooks::new(hooks, context, Arc::clone(&health)),
+            hooks,
             health,
             urls: UrlKeys::new(UrlSettings::default(), pages.metrics.clone()),
             look_at: Instant::now() + LOOK,

@@ -29,10 +29,12 @@ use larder_net::{http1, io::Received};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
+use self::drive::KeepAlive;
 pub(super) use self::send::SendError;
 use super::{
-    Carrier, Config, Error, Lane, Metrics, Probing, Protocol, StreamError, credentials::Generation,
-    dial::Dialed,
+    Carrier, Config, Error, Lane, Metrics, Probing, Protocol, StreamError,
+    credentials::Generation,
+    dial::{Dialed, NewConnection},
 };
 
 /// The state that the pool, the driver and the streams of a connection share.
@@ -103,12 +105,17 @@ impl Connection {
         id: u64,
         lane: Lane,
         server: Arc<str>,
-        (dialed, handshake): (Dialed, u64),
+        new: NewConnection,
         config: &Config,
         changed: Arc<Notify>,
         metrics: Metrics,
     ) -> (Arc<Self>, Driver) {
+        let NewConnection { dialed, handshake } = new;
         let most = config.max_streams_per_connection.max(1) as usize;
+        let keep_alive = KeepAlive {
+            interval: config.keep_alive_interval,
+            timeout: config.keep_alive_timeout,
+        };
         let connection = |sender, limit, received| {
             Arc::new(Self {
                 id,
@@ -132,15 +139,9 @@ impl Connection {
                 received,
             } => {
                 let limit = driver.max_concurrent_send_streams().min(most);
-                let shared = Sender::Http2(sender.clone());
-                let connection = connection(shared, limit, received);
-                let drive = drive::http2(
-                    Arc::clone(&connection),
-                    driver,
-                    sender,
-                    (config.keep_alive_interval, config.keep_alive_timeout),
-                    most,
-                );
+                let connection = connection(Sender::Http2(sender.clone()), limit, received);
+                let shared = Arc::clone(&connection);
+                let drive = drive::http2(shared, driver, sender, keep_alive, most);
                 (connection, Box::pin(drive))
             }
             Dialed::Http1 {

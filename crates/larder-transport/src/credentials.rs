@@ -86,8 +86,15 @@ pub(crate) struct LoadingCredentials {
     pub(crate) description: Arc<str>,
 }
 
-/// The first load, if the start did not wait for its end.
-pub(crate) type FirstLoad = Option<BoxFuture<'static, Check>>;
+/// The first load of credentials.
+pub(crate) type FirstLoad = BoxFuture<'static, Check>;
+
+/// Credentials that are loaded, or loading.
+pub(crate) struct StartedCredentials {
+    pub(crate) credentials: Arc<Credentials>,
+    /// The load, if the start did not wait for its end.
+    pub(crate) first_load: Option<FirstLoad>,
+}
 
 /// Which credentials a request was sent with; newer ones are greater. Those of a handshake (certificate, authorities)
 /// belong to the connection, that of a head (a token) to the request.
@@ -125,14 +132,15 @@ pub(crate) enum Check {
 }
 
 impl Credentials {
-    /// Loads settings and credentials. If the credentials take long, they are loaded by the future that is returned.
+    /// Loads settings and credentials. If the credentials take long, they are loaded by a future that is returned with
+    /// them.
     ///
     /// # Errors
     ///
     /// The source is unusable.
     pub(crate) async fn load(
         source: ClusterSource,
-    ) -> Result<(Settings, Arc<Self>, FirstLoad), SetupError> {
+    ) -> Result<(Settings, StartedCredentials), SetupError> {
         let (settings, _) = patiently(|| read_settings(&source)).await?;
         let loading = LoadingCredentials {
             since: Instant::now(),
@@ -148,7 +156,11 @@ impl Credentials {
         let mut load = async move { of_task.load_first().await }.boxed();
         if let Ok(loaded) = timeout(FIRST_LOAD, &mut load).await {
             loaded?;
-            return Ok((settings, credentials, None));
+            let started = StartedCredentials {
+                credentials,
+                first_load: None,
+            };
+            return Ok((settings, started));
         }
         tracing::warn!(
             credentials = %description,
@@ -156,7 +168,11 @@ impl Credentials {
         );
         let of_end = Arc::clone(&credentials);
         let first = load.map(move |loaded| of_end.first_check(loaded));
-        Ok((settings, credentials, Some(first.boxed())))
+        let started = StartedCredentials {
+            credentials,
+            first_load: Some(first.boxed()),
+        };
+        Ok((settings, started))
     }
 
     fn first_check(&self, loaded: Result<(), SetupError>) -> Check {
@@ -525,7 +541,8 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let current = directory.path().join("current.pem");
         symlink(issue(directory.path(), "one.pem"), &current).unwrap();
-        let (_, credentials, _) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        let (_, started) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        let credentials = started.credentials;
         assert_eq!(credentials.check(false).await, Check::Unchanged);
 
         let next = issue(directory.path(), "two.pem");
@@ -547,7 +564,8 @@ mod tests {
         let current = directory.path().join("current.pem");
         let one = issue(directory.path(), "one.pem");
         symlink(&one, &current).unwrap();
-        let (_, credentials, _) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        let (_, started) = Credentials::load(kubelet(directory.path())).await.unwrap();
+        let credentials = started.credentials;
         let (tls, _) = credentials.tls().unwrap();
         fs::remove_file(&current).unwrap();
         assert_eq!(credentials.check(false).await, Check::Failed);
@@ -574,7 +592,8 @@ mod tests {
             directory: directory.path().to_owned(),
             server: "https://10.96.0.1:6443".to_owned(),
         };
-        let (settings, credentials, _) = Credentials::load(source).await.unwrap();
+        let (settings, started) = Credentials::load(source).await.unwrap();
+        let credentials = started.credentials;
         assert_eq!(settings.namespace, "home");
         let shown = || {
             credentials

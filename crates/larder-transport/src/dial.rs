@@ -96,6 +96,13 @@ pub(super) enum Dialed {
     },
 }
 
+/// A connection that was opened for the pool.
+pub(super) struct NewConnection {
+    pub(super) dialed: Dialed,
+    /// The generation of the credentials of its handshake.
+    pub(super) handshake: u64,
+}
+
 /// Opens a connection to `server` for `lane`.
 pub(super) async fn dial(
     server: Arc<Endpoint>,

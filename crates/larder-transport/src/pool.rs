@@ -33,8 +33,8 @@ use super::{
     access::{Access, Pass},
     connect_backoff::ConnectBackoff,
     connection::{Connection, ConnectionEvents, StreamPermit},
-    credentials::{Check, Credentials, FirstLoad},
-    dial::{Dialed, dial},
+    credentials::{Check, Credentials, StartedCredentials},
+    dial::{NewConnection, dial},
     endpoint::Endpoint,
     metrics::{DialOutcome, Reload},
 };
@@ -61,11 +61,10 @@ enum PoolEvent {
     Due,
 }
 
-/// The end of an attempt to connect for a lane, with the generation of the credentials of its handshake.
+/// The end of an attempt to connect for a lane.
 struct DialEnd {
     lane: Lane,
-    handshake: u64,
-    result: Result<Dialed, ConnectError>,
+    result: Result<NewConnection, ConnectError>,
 }
 
 pub(super) struct Pool {
@@ -93,7 +92,10 @@ impl Pool {
     pub(super) fn new(
         server: Endpoint,
         config: Arc<Config>,
-        (credentials, first_load): (Arc<Credentials>, FirstLoad),
+        StartedCredentials {
+            credentials,
+            first_load,
+        }: StartedCredentials,
         metrics: Metrics,
         reservations: mpsc::UnboundedReceiver<Reservation>,
         live: Live,
@@ -283,12 +285,9 @@ impl Pool {
                 let (server, config) = (Arc::clone(&self.server), Arc::clone(&self.config));
                 let tls = Arc::clone(&tls);
                 self.dials.spawn(async move {
-                    let result = dial(server, tls, config, lane).await;
-                    DialEnd {
-                        lane,
-                        handshake,
-                        result,
-                    }
+                    let dialed = dial(server, tls, config, lane).await;
+                    let result = dialed.map(|dialed| NewConnection { dialed, handshake });
+                    DialEnd { lane, result }
                 });
             }
         }
@@ -300,9 +299,9 @@ impl Pool {
         self.lane(lane).dialing -= 1;
         self.metrics.dialed(DialOutcome::of(&ended.result));
         match ended.result {
-            Ok(dialed) => {
+            Ok(new) => {
                 self.reached = true;
-                self.add(lane, (dialed, ended.handshake));
+                self.add(lane, new);
             }
             Err(error) => {
                 // The files may hold another authority.
@@ -326,13 +325,13 @@ impl Pool {
         }
     }
 
-    fn add(&mut self, lane: Lane, dialed: (Dialed, u64)) {
+    fn add(&mut self, lane: Lane, new: NewConnection) {
         self.next_id += 1;
         let (connection, driver) = Connection::start(
             self.next_id,
             lane,
             Arc::clone(&self.server.name),
-            dialed,
+            new,
             &self.config,
             Arc::clone(&self.changed),
             self.metrics.clone(),

@@ -25,7 +25,7 @@ use tower_service::Service;
 use crate::{
     Body, ClusterSource, Config, Error, Metrics, OwnRateLimit, SetupError,
     connection::{SendError, StreamPermit},
-    credentials::{Credentials, FirstLoad},
+    credentials::{Credentials, StartedCredentials},
     endpoint::Endpoint,
     pool::{Live, Pool, Reservation},
     rate_limit::Limiter,
@@ -66,7 +66,7 @@ pub async fn connect(
     metrics: Metrics,
 ) -> Result<(kube::Client, Transport), SetupError> {
     config.check()?;
-    let (settings, credentials, first_load) = Credentials::load(source).await?;
+    let (settings, started) = Credentials::load(source).await?;
     let endpoint = Endpoint::new(&settings)?;
     // Only what kube's layers need, and no credentials.
     let mut kube_config = kube::Config::new(settings.server);
@@ -74,7 +74,7 @@ pub async fn connect(
     let headers = kube_config
         .extra_headers_layer()
         .expect("without an impersonated user the layer has no value to reject");
-    let transport = Transport::start(endpoint, (credentials, first_load), config, metrics);
+    let transport = Transport::start(endpoint, started, config, metrics);
     let service = ServiceBuilder::new()
         .layer(kube_config.base_uri_layer())
         .layer(headers)
@@ -175,7 +175,7 @@ impl fmt::Debug for TransportInner {
 impl Transport {
     fn start(
         server: Endpoint,
-        (credentials, first_load): (Arc<Credentials>, FirstLoad),
+        started: StartedCredentials,
         config: Config,
         metrics: Metrics,
     ) -> Self {
@@ -183,12 +183,13 @@ impl Transport {
         let (reservations, requests) = mpsc::unbounded_channel();
         let live = Live::default();
         let name = Arc::clone(&server.name);
+        let credentials = Arc::clone(&started.credentials);
         let limiter = Limiter::new(config.rate_limit);
         let user_agent = HeaderValue::try_from(&config.user_agent).ok();
         let pool = Pool::new(
             server,
             Arc::new(config),
-            (Arc::clone(&credentials), first_load),
+            started,
             metrics.clone(),
             requests,
             Arc::clone(&live),

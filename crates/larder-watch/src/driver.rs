@@ -302,7 +302,8 @@ impl<T: Target + Clone> Driver<T> {
         &mut self,
         api: &Api,
         server: &ServerState,
-        (seq, min): (RegistrationSeq, Option<&MinVersion>),
+        seq: RegistrationSeq,
+        min: Option<&MinVersion>,
         permit: Permit,
         now: Instant,
     ) {

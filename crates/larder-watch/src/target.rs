@@ -230,8 +230,8 @@ impl Head {
     ///
     /// [`RequestError::Unexpected`].
     pub fn check<K: Object>(&self, namespace: &str) -> Result<(), RequestError> {
-        let stated = (&*self.api_version, &*self.kind);
-        check_type_and_namespace::<K>(stated, &self.metadata.namespace, namespace)
+        let own = &*self.metadata.namespace;
+        check_type_and_namespace::<K>(&self.api_version, &self.kind, own, namespace)
     }
 }
 
@@ -241,12 +241,13 @@ impl Head {
 ///
 /// [`RequestError::Unexpected`].
 pub fn check<K: Object>(stated: &Stated<K>, namespace: &str) -> Result<(), RequestError> {
-    let types = (&*stated.api_version, &*stated.kind);
-    check_type_and_namespace::<K>(types, &stated.object.metadata().namespace, namespace)
+    let own = &*stated.object.metadata().namespace;
+    check_type_and_namespace::<K>(&stated.api_version, &stated.kind, own, namespace)
 }
 
 fn check_type_and_namespace<K: Object>(
-    (api_version, kind): (&str, &str),
+    api_version: &str,
+    kind: &str,
     namespace: &str,
     expected: &str,
 ) -> Result<(), RequestError> {

@@ -330,7 +330,8 @@ impl AgentBuilder {
             client.clone(),
             self.clock.clone(),
             &self.given.config.node_name,
-            (RETRY, self.given.rng.fork()),
+            RETRY,
+            self.given.rng.fork(),
             node_context,
         );
         let inputs = NodeInputs {

@@ -183,7 +183,8 @@ pub(super) fn start_checkpoint(
     settings: Option<(CheckpointConfig, ClusterId)>,
     given: &Given,
     handle: &AgentHandle,
-    (contact, pods_changed): (watch::Receiver<ApiContact>, watch::Receiver<()>),
+    contact: watch::Receiver<ApiContact>,
+    pods_changed: watch::Receiver<()>,
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
 ) -> mpsc::Receiver<StaleNode> {

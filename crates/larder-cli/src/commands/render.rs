@@ -124,13 +124,17 @@ fn show(args: &RenderArgs, pods: &[RenderedPod<'_>], remarks: &Remarks) -> Resul
         RenderOutput::Json => output::results(|out| write_json(out, &json())),
         RenderOutput::Yaml => output::results(|out| write_yaml(out, &json())),
         RenderOutput::Tree => {
-            let (judged, sum) = judged();
+            let (judged, (paint, sum)) = judged();
             let style = Style::of_stdout();
-            output::results(|out| tree::write(out, &judged, sum, args.show_secrets, style))
+            output::results(|out| tree::write(out, &judged, paint, sum, args.show_secrets, style))
         }
         RenderOutput::Html => {
             let (judged, (_, sum)) = judged();
-            let trees = tree::trees(&judged, args.show_secrets, true);
+            let shown = tree::Shown {
+                secrets: args.show_secrets,
+                contents: true,
+            };
+            let trees = tree::trees(&judged, shown);
             let trees = trees.chain(tree::not_read(&remarks.not_read));
             let trees = trees.chain(tree::warnings(&remarks.said));
             output::results(|out| write_page(out, "What containers see", &sum, "", trees))
@@ -149,7 +153,7 @@ pub fn render_report(manifests: Manifests, assume_missing: bool) -> (Value, Stri
     let rendered: Vec<_> = pods.map(|pod| RenderedPod::new(pod, &offline)).collect();
     let json = serde_json::to_value(document(&rendered, &BTreeSet::new(), &[]));
     let judged = judged(&rendered);
-    let trees = tree::trees(&judged, false, false).map(|tree| tree.render(Style::PLAIN));
+    let trees = tree::trees(&judged, tree::Shown::default()).map(|tree| tree.render(Style::PLAIN));
     (json.unwrap_or_default(), trees.collect())
 }
 

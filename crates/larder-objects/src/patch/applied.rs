@@ -102,7 +102,7 @@ fn keyed(original: &Fields, modified: &Fields, parent: &str) -> Fields {
                     ListMerge::Atomic => _ = patch.insert(field.clone(), value.clone()),
                     ListMerge::Set => patch_set(&mut patch, field, before, items),
                     ListMerge::Keyed(key) => {
-                        patch_list(&mut patch, (parent, field), key, before, items);
+                        patch_list(&mut patch, parent, field, key, before, items);
                     }
                 }
             }
@@ -134,7 +134,8 @@ fn patch_set(patch: &mut Fields, field: &str, original: &[Value], modified: &[Va
 /// A list whose items have the identity `key`.
 fn patch_list(
     patch: &mut Fields,
-    (parent, field): (&str, &str),
+    parent: &str,
+    field: &str,
     key: &str,
     original: &[Value],
     modified: &[Value],

@@ -44,7 +44,7 @@ fn check_spec(field: &Field<'_>, spec: &PodSpec) {
     }
     let mut names = HashSet::new();
     for container in containers(field, spec) {
-        check_container(&container, &mut names, (&volumes, &by_name), spec);
+        check_container(&container, &mut names, &volumes, &by_name, spec);
     }
     check_host_ports(&field.child("containers"), &spec.containers);
     check_whole(field, spec);
@@ -107,7 +107,8 @@ fn containers<'a>(field: &Field<'a>, spec: &'a PodSpec) -> Vec<AnyContainer<'a>>
 fn check_container<'a>(
     container: &AnyContainer<'a>,
     names: &mut HashSet<&'a str>,
-    (volumes, volumes_by_name): (&HashSet<&str>, &HashMap<&str, &Volume>),
+    volumes: &HashSet<&str>,
+    volumes_by_name: &HashMap<&str, &Volume>,
     spec: &PodSpec,
 ) {
     let field = &container.field;

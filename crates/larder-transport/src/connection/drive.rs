@@ -18,12 +18,21 @@ use crate::StreamError;
 /// Time for reading what came before a peer is declared dead.
 const LAST_LOOK: Duration = Duration::from_millis(10);
 
+/// How a dead peer is noticed.
+#[derive(Clone, Copy)]
+pub(super) struct KeepAlive {
+    /// The silence before a PING.
+    pub(super) interval: Duration,
+    /// The longest silence after it.
+    pub(super) timeout: Duration,
+}
+
 /// Runs the connection until it ends, or until the peer is dead.
 pub(super) async fn http2(
     connection: Arc<Connection>,
     mut driver: Box<h2::client::Connection<Io<Box<dyn Stream>>, Bytes>>,
     mut probe: h2::client::SendRequest<Bytes>,
-    (interval, timeout): (Duration, Duration),
+    keep_alive: KeepAlive,
     most: usize,
 ) {
     let ping = driver.ping_pong().expect("it is taken once, here");
@@ -48,11 +57,11 @@ pub(super) async fn http2(
             let error = StreamError::of_http2(error);
             tracing::debug!(%error, id = connection.id, "HTTP/2 connection ended");
         },
-        () = until_dead(ping, connection.received.clone(), interval, timeout) => {
-            connection.died(timeout);
+        () = until_dead(ping, connection.received.clone(), keep_alive) => {
+            connection.died(keep_alive.timeout);
             tracing::warn!(
                 server = %connection.server,
-                waited = ?timeout,
+                waited = ?keep_alive.timeout,
                 "API server does not answer a PING, closing the connection"
             );
         }
@@ -60,14 +69,13 @@ pub(super) async fn http2(
     connection.close();
 }
 
-/// Sends a PING whenever nothing has arrived for `interval`. Ends when nothing arrives for `timeout` after that.
+/// Sends a PING whenever nothing has arrived for the interval. Ends when nothing arrives for the timeout after that.
 ///
 /// On a slow line, megabytes may precede the answer, so every byte counts as a sign of life.
 async fn until_dead(
     mut ping: h2::PingPong,
     received: Received,
-    interval: Duration,
-    timeout: Duration,
+    KeepAlive { interval, timeout }: KeepAlive,
 ) {
     loop {
         while let due = received.last() + interval

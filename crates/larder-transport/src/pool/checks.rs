@@ -40,7 +40,7 @@ impl CredentialChecks {
     pub(super) fn new(
         credentials: Arc<Credentials>,
         interval: Duration,
-        first_load: FirstLoad,
+        first_load: Option<FirstLoad>,
     ) -> Self {
         let now = Instant::now();
         let mut running = JoinSet::new();
@@ -146,8 +146,8 @@ mod tests {
         fs::write(&path, kubeconfig).unwrap();
         let context = None;
         let loaded = Credentials::load(ClusterSource::Kubeconfig { path, context }).await;
-        let (_, credentials, _) = loaded.unwrap();
-        CredentialChecks::new(credentials, HOUR, None)
+        let (_, started) = loaded.unwrap();
+        CredentialChecks::new(started.credentials, HOUR, None)
     }
 
     #[tokio::test]

@@ -122,7 +122,7 @@ impl<T: Target + Clone> Engine<T> {
         let (api, server) = (&self.api, &self.server);
         watched
             .driver
-            .send(api, server, (seq, min.as_ref()), permit, now);
+            .send(api, server, seq, min.as_ref(), permit, now);
         watched.waker.wake_by_ref();
     }
 

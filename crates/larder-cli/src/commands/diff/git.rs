@@ -150,7 +150,7 @@ fn read(
             Vec::new()
         }
         Found::Entry(entry, place) if entry.kind == EntryKind::Tree => {
-            revision.files(loader, path, (&place, &entry.id), recursive)?
+            revision.files(loader, path, &place, &entry.id, recursive)?
         }
         Found::Entry(Entry { id, .. }, place) => {
             let shown = path.to_owned();
@@ -408,7 +408,8 @@ impl Revision {
         &self,
         loader: &mut Loader,
         path: &Path,
-        (place, id): (&Path, &str),
+        place: &Path,
+        id: &str,
         recursive: bool,
     ) -> anyhow::Result<Vec<ManifestBlob>> {
         if !recursive {

@@ -32,26 +32,29 @@ use crate::{
 pub(super) fn write(
     out: &mut dyn Write,
     pods: &[JudgedPod<'_, '_>],
-    (paint, sum): (Paint, String),
+    paint: Paint,
+    sum: String,
     show_secrets: bool,
     style: Style,
 ) -> io::Result<()> {
     if pods.is_empty() {
         return Ok(());
     }
-    for tree in trees(pods, show_secrets, false) {
+    let shown = Shown {
+        secrets: show_secrets,
+        contents: false,
+    };
+    for tree in trees(pods, shown) {
         writeln!(out, "{}", tree.render(style))?;
     }
     writeln!(out, "{}", style.paint(paint, sum))
 }
 
-/// The tree of each pod; with `contents`, those of files and long values are in full.
+/// The tree of each pod.
 pub(super) fn trees<'p>(
     pods: &'p [JudgedPod<'_, '_>],
-    secrets: bool,
-    contents: bool,
+    shown: Shown,
 ) -> impl Iterator<Item = Branch> + 'p {
-    let shown = Shown { secrets, contents };
     pods.iter().map(move |pod| tree_of(pod, shown))
 }
 
@@ -70,12 +73,12 @@ pub(super) fn warnings(all: &[String]) -> Option<Branch> {
 }
 
 /// What trees show besides names and sizes.
-#[derive(Clone, Copy)]
-struct Shown {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Shown {
     /// Values of Secrets.
-    secrets: bool,
+    pub(super) secrets: bool,
     /// Contents of files, and long values in full.
-    contents: bool,
+    pub(super) contents: bool,
 }
 
 impl Shown {

@@ -52,7 +52,11 @@ enum NamespaceState {
 }
 
 /// The answer to the review of the namespace with this number.
-pub(super) type ReviewAnswer = (TargetId, AccessReview, Access);
+pub(super) struct ReviewAnswer {
+    target: TargetId,
+    review: AccessReview,
+    access: Access,
+}
 
 /// The namespaces with references.
 pub(super) struct Scopes {
@@ -119,10 +123,14 @@ impl Scopes {
         }
     }
 
-    fn review(&self, id: TargetId, mut review: AccessReview) {
+    fn review(&self, target: TargetId, mut review: AccessReview) {
         let answer = async move {
             let access = review.next().await;
-            (id, review, access)
+            ReviewAnswer {
+                target,
+                review,
+                access,
+            }
         };
         self.reviews.push(answer.boxed());
     }
@@ -188,12 +196,13 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// The review of a namespace was answered, or failed.
-    pub(super) fn reviewed(&mut self, (id, review, access): ReviewAnswer) {
-        let Some(name) = self.scopes.by_target.get(&id).cloned() else {
+    pub(super) fn reviewed(&mut self, answer: ReviewAnswer) {
+        let target = answer.target;
+        let Some(name) = self.scopes.by_target.get(&target).cloned() else {
             return;
         };
         let resource = K::TYPE.resource;
-        let reason = match access {
+        let reason = match answer.access {
             Access::Granted => {
                 let reason = "may list and watch the namespace".to_owned();
                 self.choose(&name, WatchScope::Namespace, reason);
@@ -201,15 +210,15 @@ impl<K: Object> WatchTask<K> {
                 return;
             }
             Access::Failed(error) => {
-                self.failed(id, &RequestFailure::new(RequestPhase::Review, error));
-                self.scopes.review(id, review);
+                self.failed(target, &RequestFailure::new(RequestPhase::Review, error));
+                self.scopes.review(target, answer.review);
                 return;
             }
             Access::Denied(verb) => format!("may not {verb} {resource} of the namespace"),
             Access::Unknown(error) => format!("permission check failed: {error}"),
         };
         self.choose(&name, WatchScope::Object, reason);
-        self.scopes.by_target.remove(&id);
+        self.scopes.by_target.remove(&target);
         self.watch_objects(&name);
     }
 
