@@ -17,7 +17,8 @@ use futures::{
 use larder_objects::chain;
 use larder_on_change::{HookState, Past};
 use larder_watch::{
-    Api, Engine, NodeContext, Report, RequestBackoff, RequestError, RequestTiming, TargetId,
+    Api, Engine, MinFreshness, NodeContext, Report, RequestBackoff, RequestError, RequestTiming,
+    TargetId,
 };
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -212,7 +213,7 @@ impl Running {
             let watched = running.watched(selection, Some((Arc::clone(health), number)));
             let target = TargetId::Collection(number as u64);
             running.engine.add(target, watched);
-            running.engine.start(target, true);
+            running.engine.start(target, MinFreshness::Newest);
         }
         running
     }
@@ -330,7 +331,8 @@ impl Running {
         match report {
             Report::Synced(all) if all.reset => {
                 self.intake.lock().forget_versions(selection);
-                self.engine.start(TargetId::Collection(target), true);
+                self.engine
+                    .start(TargetId::Collection(target), MinFreshness::Newest);
             }
             Report::Synced(all) => {
                 // Otherwise others may be there, too.

@@ -19,6 +19,7 @@ use crate::{
     context::NodeContext,
     engine::Engine,
     error::{RequestError, RequestFailure},
+    reflector::MinFreshness,
     report::{Report, TargetId},
     target::{Head, Target},
 };
@@ -111,7 +112,7 @@ impl<K: CollectionItem> Collection<K> {
 
     /// Asks for all objects once more.
     pub fn relist(&mut self) {
-        self.engine.start(TARGET, true);
+        self.engine.start(TARGET, MinFreshness::Newest);
     }
 
     /// The next event; first of all, all objects, unless a request fails.

@@ -32,8 +32,8 @@ use crate::{
     liveness::RESPONSE_TIMEOUT,
     outages::Outages,
     reflector::{
-        BOOKMARK_SILENCE, Decision, Freshness, Phase, Reflector, Request, Restart, WATCH_SLACK,
-        WatchYield,
+        BOOKMARK_SILENCE, Decision, Freshness, MinFreshness, Phase, Reflector, Request, Restart,
+        WATCH_SLACK, WatchYield,
     },
     report::{Report, Reports, TargetId},
     sequence::RegistrationSeq,
@@ -264,10 +264,10 @@ impl<T: Target + Clone> Driver<T> {
         self.target.verified(self.reflector.version());
     }
 
-    /// Ends the request under way and requests a complete state: one as fresh as the newest registration if `confirm`.
-    pub(crate) fn start(&mut self, confirm: bool, now: Instant) {
+    /// Ends the request under way and requests a complete state: one at least as fresh as `min`.
+    pub(crate) fn start(&mut self, min: MinFreshness, now: Instant) {
         self.heard(now);
-        self.reflector.start(confirm);
+        self.reflector.start(min);
         self.phase = DriverPhase::Queued(Phase::State, None);
     }
 

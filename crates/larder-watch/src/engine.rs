@@ -36,8 +36,10 @@ use crate::{
     api::Api,
     context::NodeContext,
     driver::{Activity, Driver},
+    limits::Urgency,
     outages::Outages,
     ready::{ReadySet, ReadyWaker},
+    reflector::MinFreshness,
     report::{ObjectId, Reports, TargetId},
     sequence::SeqCounter,
     server::ServerState,
@@ -144,14 +146,14 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    /// Requests the complete state of a target at once, in place of any request under way: one as fresh as the newest
-    /// registration if `confirm`. A target that was not added needs nothing.
-    pub fn start(&mut self, id: TargetId, confirm: bool) {
+    /// Requests the complete state of a target at once, in place of any request under way: one at least as fresh as
+    /// `min`. A target that was not added needs nothing.
+    pub fn start(&mut self, id: TargetId, min: MinFreshness) {
         let Some(watched) = self.targets.get_mut(&id) else {
             return;
         };
         watched.is_repeat = false;
-        watched.driver.start(confirm, Instant::now());
+        watched.driver.start(min, Instant::now());
         self.settle(id);
     }
 
@@ -186,29 +188,29 @@ impl<T: Target + Clone> Engine<T> {
         Some(watched.driver.activity())
     }
 
-    /// Requests what readers need of the objects of a target, unless a request under way will bring it. `confirm`: a
-    /// state that is obtained for them must be as fresh as the newest registration.
+    /// Requests what readers need of the objects of a target, unless a request under way will bring it. A state that
+    /// is obtained for them must be at least as fresh as `min`.
     ///
     /// This is the whole policy of freshness: an object that is known is *checked* by name, for all its readers at
     /// once; everything else takes a complete state.
     ///
     /// While the state of a collection is being obtained, no object is checked by name. The response to the check might
     /// be older than that state, which does not cover the object, and a change in between would be lost.
-    pub fn require_fresh(&mut self, id: TargetId, needs: Vec<Need<T>>, confirm: bool) {
+    pub fn require_fresh(&mut self, id: TargetId, needs: Vec<Need<T>>, min: MinFreshness) {
         let Some(watched) = self.targets.get_mut(&id) else {
             return;
         };
         let activity = watched.driver.activity();
         if watched.driver.is_queued() {
             // Once more, as an urgent one.
-            self.enqueue(id, true);
+            self.enqueue(id, Urgency::Urgent);
         }
         let is_object = matches!(id, TargetId::Object(_));
         let all = |is: fn(Presence) -> bool| needs.iter().all(|need| is(need.known));
         let check = match activity {
             // It is not watched: a check shows whether it is still the same.
             Activity::Resting if all(|known| known == Presence::Final) => true,
-            Activity::Resting => return self.start(id, confirm),
+            Activity::Resting => return self.start(id, min),
             Activity::BackingOff => {
                 if let Some(watched) = self.targets.get_mut(&id) {
                     watched.driver.confirm();
@@ -218,9 +220,11 @@ impl<T: Target + Clone> Engine<T> {
             Activity::Obtaining { confirmed } if confirmed || !is_object => false,
             // An absence has no version that the response to a GET could be compared with.
             _ if is_object && !all(|known| known != Presence::Absent) => {
-                return self.start(id, true);
+                return self.start(id, MinFreshness::Newest);
             }
-            _ if !is_object && needs.len() > CHECKS_PER_COLLECTION => return self.start(id, true),
+            _ if !is_object && needs.len() > CHECKS_PER_COLLECTION => {
+                return self.start(id, MinFreshness::Newest);
+            }
             // An open watch does not report an object whose listed state could not be read.
             Activity::Watching => true,
             Activity::Obtaining { .. } => all(Presence::is_present),

@@ -49,7 +49,7 @@ pub use self::{
     engine::{Engine, Need, Presence},
     error::{RequestError, RequestFailure, RequestPhase, StatusFacts},
     liveness::SilentWatch,
-    reflector::Restart,
+    reflector::{MinFreshness, Restart},
     report::{Confirmed, ObjectId, Report, Snapshot, TargetId},
     request::{REQUEST_TIMEOUT, is_allowed, merge_patch, request, request_secret},
     restored::{Recency, RestoreDetector},

@@ -49,7 +49,15 @@ impl RepeatLimiter {
 /// A permit of a [`PrioritySemaphore`]; dropping it gives it back.
 pub(crate) type Permit = OwnedSemaphorePermit;
 
-/// Queued requesters: the urgent ones, for which a reader waits, come first; each of the two groups keeps its order.
+/// Which requesters come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// A reader waits.
+    Urgent,
+    Normal,
+}
+
+/// Queued requesters: the urgent ones come first; each of the two groups keeps its order.
 ///
 /// An entry may be out of date, since none is removed from the middle. So a requester that comes out is asked whether
 /// it still waits. One that becomes urgent is queued a second time.
@@ -69,11 +77,10 @@ impl<R> Default for Queue<R> {
 }
 
 impl<R> Queue<R> {
-    pub(crate) fn push(&mut self, requester: R, urgent: bool) {
-        if urgent {
-            self.urgent.push_back(requester);
-        } else {
-            self.normal.push_back(requester);
+    pub(crate) fn push(&mut self, requester: R, urgency: Urgency) {
+        match urgency {
+            Urgency::Urgent => self.urgent.push_back(requester),
+            Urgency::Normal => self.normal.push_back(requester),
         }
     }
 
@@ -110,8 +117,8 @@ impl<R> PrioritySemaphore<R> {
     }
 
     /// Queues a requester.
-    pub(crate) fn enqueue(&mut self, requester: R, urgent: bool) {
-        self.queue.push(requester, urgent);
+    pub(crate) fn enqueue(&mut self, requester: R, urgency: Urgency) {
+        self.queue.push(requester, urgency);
     }
 
     /// The next requester in line, and its permit.
@@ -134,10 +141,10 @@ mod tests {
         let mut requests = PrioritySemaphore::new(1);
         let first = requests.try_acquire().unwrap();
         assert!(requests.try_acquire().is_none());
-        requests.enqueue(1, false);
-        requests.enqueue(2, false);
-        requests.enqueue(3, false);
-        requests.enqueue(3, true);
+        requests.enqueue(1, Urgency::Normal);
+        requests.enqueue(2, Urgency::Normal);
+        requests.enqueue(3, Urgency::Normal);
+        requests.enqueue(3, Urgency::Urgent);
         assert!(requests.next().is_none());
         drop(first);
         // A newcomer does not overtake those in line.

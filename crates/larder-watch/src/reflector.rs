@@ -37,6 +37,15 @@ use crate::{
     server::{MinVersion, ServerState},
 };
 
+/// How fresh a state must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MinFreshness {
+    /// Not older than the last seen state.
+    Seen,
+    /// As fresh as the newest registration.
+    Newest,
+}
+
 /// The freshness of a requested state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
@@ -320,8 +329,8 @@ impl Reflector {
     }
 
     /// Begins a cycle, with [`Phase::State`].
-    pub(crate) fn start(&mut self, confirm: bool) {
-        self.confirm |= confirm;
+    pub(crate) fn start(&mut self, min: MinFreshness) {
+        self.confirm |= min == MinFreshness::Newest;
         self.retry.backoff.reset();
     }
 

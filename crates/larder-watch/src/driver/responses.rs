@@ -10,8 +10,8 @@ use crate::{
     error::{RequestError, RequestPhase, outcome_label},
     limits::Permit,
     reflector::{
-        Decision, Freshness, ListForm, Next, Phase, STREAMING_SILENCE, STREAMING_TIMEOUT, Synced,
-        WatchEnd, WatchYield,
+        Decision, Freshness, ListForm, MinFreshness, Next, Phase, STREAMING_SILENCE,
+        STREAMING_TIMEOUT, Synced, WatchEnd, WatchYield,
     },
     report::{Report, Snapshot},
     sequence::RegistrationSeq,
@@ -149,7 +149,7 @@ impl<T: Target + Clone> Driver<T> {
                 Ok(synced) => {
                     self.phase = if let Some(pause) = self.target.timing().poll {
                         // Each poll has pauses of its own.
-                        self.reflector.start(true);
+                        self.reflector.start(MinFreshness::Newest);
                         let (next, until) = (Phase::State, now + pause);
                         DriverPhase::BackingOff { next, until }
                     } else {

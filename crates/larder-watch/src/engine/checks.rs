@@ -20,8 +20,9 @@ use crate::{
     api::Api,
     backoff::{RequestBackoff, retry_after},
     error::{RequestError, RequestFailure, RequestPhase, outcome_label},
-    limits::Permit,
+    limits::{Permit, Urgency},
     ready::ReadyWaker,
+    reflector::MinFreshness,
     report::{Confirmed, ObjectId, Report, TargetId},
     restored::{Recency, RestoreDetector},
     sequence::RegistrationSeq,
@@ -91,7 +92,10 @@ impl<T: Target + Clone> Engine<T> {
         }
         match self.requests.first.try_acquire() {
             Some(permit) => self.send_check(object, permit),
-            None => self.requests.first.enqueue(Part::Check(object), true),
+            None => self
+                .requests
+                .first
+                .enqueue(Part::Check(object), Urgency::Urgent),
         }
     }
 
@@ -142,12 +146,14 @@ impl<T: Target + Clone> Engine<T> {
         else {
             // A GET does not return the version of an absence; a complete state does.
             self.remove_check(object);
-            return self.start(target, true);
+            return self.start(target, MinFreshness::Newest);
         };
         match check.restored.judge(version, &check.target.known_version()) {
             Recency::InDoubt => {
                 check.phase = CheckPhase::Queued;
-                self.requests.first.enqueue(Part::Check(object), true);
+                self.requests
+                    .first
+                    .enqueue(Part::Check(object), Urgency::Urgent);
                 return;
             }
             Recency::Current | Recency::Overtaken => {
@@ -161,7 +167,7 @@ impl<T: Target + Clone> Engine<T> {
             Recency::Restored => {
                 confirmed.reset = true;
                 self.server.min_version_lost();
-                self.start(target, true);
+                self.start(target, MinFreshness::Newest);
             }
         }
         self.remove_check(object);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Engine, Part, Targets};
 use crate::{
     driver::Activity,
-    limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
+    limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter, Urgency},
     report::TargetId,
     target::Target,
 };
@@ -91,21 +91,21 @@ impl<T: Target + Clone> Engine<T> {
         if let Some(permit) = watched.driver.take_permit() {
             self.send(id, permit);
         } else if watched.driver.is_queued() {
-            self.enqueue(id, false);
+            self.enqueue(id, Urgency::Normal);
         }
     }
 
     /// Queues the request of a driver, or sends it if it may be sent at once.
-    pub(super) fn enqueue(&mut self, id: TargetId, urgent: bool) {
+    pub(super) fn enqueue(&mut self, id: TargetId, urgency: Urgency) {
         let Some(watched) = self.targets.get(&id) else {
             return;
         };
         if watched.is_repeat {
-            self.requests.repeated.push(id, urgent);
+            self.requests.repeated.push(id, urgency);
         } else if let Some(permit) = self.requests.first.try_acquire() {
             self.send(id, permit);
         } else {
-            self.requests.first.enqueue(Part::Driver(id), urgent);
+            self.requests.first.enqueue(Part::Driver(id), urgency);
         }
     }
 

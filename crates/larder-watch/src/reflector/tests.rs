@@ -90,8 +90,8 @@ impl Scene {
         }
     }
 
-    fn start(&mut self, confirm: bool) -> &mut Self {
-        self.reflector.start(confirm);
+    fn start(&mut self, min: MinFreshness) -> &mut Self {
+        self.reflector.start(min);
         self.send(Phase::State, None);
         self
     }
@@ -190,7 +190,7 @@ fn check(play: impl FnOnce(&mut Scene), expected: Expect) {
 async fn a_new_reflector_asks_for_the_most_recent_state() {
     check(
         |scene| {
-            scene.start(true).state(5).event(7);
+            scene.start(MinFreshness::Newest).state(5).event(7);
             scene.watch_ends(LONG, WatchYield::Events);
         },
         expect![[r#"
@@ -207,9 +207,9 @@ async fn a_new_reflector_asks_for_the_most_recent_state() {
 async fn a_restart_without_new_registrations_asks_for_no_older_state() {
     check(
         |scene| {
-            scene.start(true).state(5);
-            scene.start(false).state(6);
-            scene.start(true);
+            scene.start(MinFreshness::Newest).state(5);
+            scene.start(MinFreshness::Seen).state(6);
+            scene.start(MinFreshness::Newest);
         },
         expect![[r#"
             streaming list, MostRecent
@@ -226,9 +226,14 @@ async fn a_restart_without_new_registrations_asks_for_no_older_state() {
 async fn a_rejected_streaming_list_is_replaced_and_remembered() {
     check(
         |scene| {
-            scene.start(true).fails(status(422, "")).state(7);
-            scene.start(false);
-            scene.after(Duration::from_mins(10)).start(false);
+            scene
+                .start(MinFreshness::Newest)
+                .fails(status(422, ""))
+                .state(7);
+            scene.start(MinFreshness::Seen);
+            scene
+                .after(Duration::from_mins(10))
+                .start(MinFreshness::Seen);
         },
         expect![[r#"
             streaming list, MostRecent
@@ -247,7 +252,7 @@ async fn very_short_quiet_watches_back_off() {
     check(
         |scene| {
             scene
-                .start(true)
+                .start(MinFreshness::Newest)
                 .state(5)
                 .watch_ends(SHORT, WatchYield::Nothing);
             scene.backed_off();
@@ -268,7 +273,7 @@ async fn an_expired_version_is_asked_for_again_and_then_dropped() {
     check(
         |scene| {
             scene
-                .start(true)
+                .start(MinFreshness::Newest)
                 .state(5)
                 .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(410, "")).backed_off();
@@ -295,7 +300,7 @@ async fn after_an_outage_the_most_recent_state_is_asked_for() {
     check(
         |scene| {
             scene
-                .start(true)
+                .start(MinFreshness::Newest)
                 .state(5)
                 .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(unreachable_server()).backed_off();
@@ -324,7 +329,7 @@ async fn a_throttled_watch_is_resumed() {
     check(
         |scene| {
             scene
-                .start(true)
+                .start(MinFreshness::Newest)
                 .state(5)
                 .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(429, "")).backed_off();
@@ -346,7 +351,10 @@ async fn a_throttled_watch_is_resumed() {
 async fn a_forbidden_state_is_retried_soon() {
     check(
         |scene| {
-            scene.start(true).fails(status(403, "")).backed_off();
+            scene
+                .start(MinFreshness::Newest)
+                .fails(status(403, ""))
+                .backed_off();
             scene.fails(status(403, "")).backed_off().state(5);
         },
         expect![[r#"
@@ -369,8 +377,13 @@ async fn a_forbidden_state_is_retried_soon() {
 async fn an_older_state_is_believed_the_second_time() {
     check(
         |scene| {
-            scene.start(true).state(5).event(9);
-            scene.start(true).state(3).backed_off().state(3).event(4);
+            scene.start(MinFreshness::Newest).state(5).event(9);
+            scene
+                .start(MinFreshness::Newest)
+                .state(3)
+                .backed_off()
+                .state(3)
+                .event(4);
         },
         expect![[r#"
             streaming list, MostRecent
@@ -390,7 +403,7 @@ async fn a_version_that_the_server_has_not_seen_is_dropped() {
     check(
         |scene| {
             scene
-                .start(true)
+                .start(MinFreshness::Newest)
                 .state(5)
                 .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(504, "Too large resource version"));
@@ -411,7 +424,7 @@ async fn a_version_that_the_server_rejects_is_dropped() {
     check(
         |scene| {
             scene
-                .start(true)
+                .start(MinFreshness::Newest)
                 .state(5)
                 .watch_ends(LONG, WatchYield::Nothing);
             scene.fails(status(400, "Invalid")).backed_off();
@@ -440,7 +453,7 @@ async fn a_version_that_the_server_rejects_is_dropped() {
 async fn a_check_ahead_of_the_watch_makes_events_old() {
     check(
         |scene| {
-            scene.start(true).state(5);
+            scene.start(MinFreshness::Newest).state(5);
             scene.reflector.saw(&version(9));
             scene.event(8).event(10);
         },
@@ -459,7 +472,7 @@ async fn a_request_that_waited_takes_a_fresh_enough_version() {
         |scene| {
             let seq = crate::sequence::SeqCounter::default().advance();
             scene.server.confirmed(seq, &version(8));
-            scene.reflector.start(true);
+            scene.reflector.start(MinFreshness::Newest);
             let min = scene.server.min_version(seq);
             scene.send(Phase::State, min.as_ref());
             scene.fails(status(504, "Too large resource version"));
@@ -476,7 +489,9 @@ async fn a_request_that_waited_takes_a_fresh_enough_version() {
 async fn the_end_of_an_outage_shortens_no_retry_after() {
     let mut scene = Scene::new();
     let (now, minute) = (scene.now, Duration::from_mins(1));
-    scene.start(true).fails(unreachable_server());
+    scene
+        .start(MinFreshness::Newest)
+        .fails(unreachable_server());
     assert_eq!(scene.reflector.retry_early(now + minute, now), Some(now));
     // Once for each failure.
     assert_eq!(scene.reflector.retry_early(now + minute, now), None);

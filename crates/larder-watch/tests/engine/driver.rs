@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
+use larder_watch::MinFreshness;
 
 use crate::{
     scene::{ALL, Scene, one},
@@ -159,7 +160,7 @@ async fn a_stopped_target_starts_from_its_last_version() {
     scene.synced(5, None).await;
     scene.engine.stop(one("a"));
     assert!(scene.stream().is_dropped() && scene.engine.is_resting(one("a")));
-    scene.engine.start(one("a"), false);
+    scene.engine.start(one("a"), MinFreshness::Seen);
     scene.settle().await;
     check(
         &scene,

@@ -10,8 +10,8 @@ use std::{
 use larder_objects::{ConfigMap, ObjectKey, ResourceVersion};
 use larder_transport::path::CollectionPath;
 use larder_watch::{
-    Api, ByName, Engine, Head, Need, NodeContext, ObjectId, Presence, RegistrationSeq, Report,
-    RequestError, SeqCounter, Target, TargetId,
+    Api, ByName, Engine, Head, MinFreshness, Need, NodeContext, ObjectId, Presence,
+    RegistrationSeq, Report, RequestError, SeqCounter, Target, TargetId,
 };
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -149,7 +149,7 @@ impl Scene {
         self.seqs.advance();
         let target = self.target(Some(name));
         self.engine.add(one(name), target);
-        self.engine.start(one(name), true);
+        self.engine.start(one(name), MinFreshness::Newest);
         self.settle().await;
     }
 
@@ -157,7 +157,7 @@ impl Scene {
     pub(crate) async fn start_all(&mut self) {
         let target = self.target(None);
         self.engine.add(ALL, target);
-        self.engine.start(ALL, true);
+        self.engine.start(ALL, MinFreshness::Newest);
         self.settle().await;
     }
 
@@ -170,7 +170,8 @@ impl Scene {
             target: self.target(Some(name)),
         };
         let needs = names.iter().map(need).collect();
-        self.engine.require_fresh(id_of_target, needs, true);
+        self.engine
+            .require_fresh(id_of_target, needs, MinFreshness::Newest);
         self.settle().await;
     }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use larder_objects::Object;
-use larder_watch::{Api, Engine, Need, ObjectId, Presence, TargetId};
+use larder_watch::{Api, Engine, MinFreshness, Need, ObjectId, Presence, TargetId};
 use tokio::{
     sync::mpsc,
     time::{Duration, Instant, Interval, MissedTickBehavior, interval_at},
@@ -62,6 +62,15 @@ impl<K: Object> WatchedObject<K> {
 
     fn is_fresh(&self) -> bool {
         self.freshness().1
+    }
+
+    /// What the readers of the object need.
+    fn min_freshness(&self) -> MinFreshness {
+        if self.is_fresh() {
+            MinFreshness::Seen
+        } else {
+            MinFreshness::Newest
+        }
     }
 
     /// Whether the known state is final, and every reference may read it.
@@ -265,8 +274,9 @@ impl<K: Object> WatchTask<K> {
 
     /// Requests the complete state of a target, as fresh as its readers need it.
     fn start(&mut self, target: TargetId) {
-        let confirm = !self.members(target).all(WatchedObject::is_fresh);
-        self.engine.start(target, confirm);
+        let members = self.members(target).map(WatchedObject::min_freshness);
+        let min = members.max().unwrap_or(MinFreshness::Seen);
+        self.engine.start(target, min);
     }
 
     /// The objects that a target covers.
@@ -283,7 +293,7 @@ impl<K: Object> WatchTask<K> {
     /// Requests the state that the waiting readers of a target need, unless a request is under way.
     fn refresh(&mut self, target: TargetId) {
         let mut needs = Vec::new();
-        let mut confirm = false;
+        let mut min = MinFreshness::Seen;
         let pending = self
             .pending
             .range((target, ObjectId(0))..=(target, ObjectId(u64::MAX)));
@@ -292,7 +302,7 @@ impl<K: Object> WatchTask<K> {
             if let Some(object) = self.objects.get(&id)
                 && let Some(known) = self.insufficient(object)
             {
-                confirm |= !object.is_fresh();
+                min = min.max(object.min_freshness());
                 needs.push(Need {
                     object: id,
                     known,
@@ -308,7 +318,7 @@ impl<K: Object> WatchTask<K> {
         if self.engine.is_resting(target) {
             self.touch(target);
         }
-        self.engine.require_fresh(target, needs, confirm);
+        self.engine.require_fresh(target, needs, min);
     }
 
     /// The known state of an object with a pending read, unless it is enough for the read.
