@@ -35,7 +35,8 @@ use std::{panic::resume_unwind, sync::Arc, thread, time::Duration};
 use futures::{FutureExt as _, future::OptionFuture};
 use larder::Changes;
 use larder_checkpoint::{
-    CheckpointDir, Contents, Found, KeySource, Keyring, Owner, RejectedFile, Store, digest,
+    CheckpointDir, Contents, Found, IndexWrite, KeySource, Keyring, Owner, RejectedFile, Store,
+    digest,
 };
 use larder_inputs::cluster_state::ClusterState;
 use larder_kubelet::backoff::RETRY;
@@ -161,7 +162,7 @@ impl Checkpoint {
         Box::pin(shutdown.run_until_cancelled(work)).await;
         // `None` while a write is under way, which covers the same.
         if recorder.is_some() {
-            let _ = self.write(&mut recorder, true).await;
+            let _ = self.write(&mut recorder, IndexWrite::Always).await;
         }
         drop(self.stale);
         std::future::pending::<()>().await;
@@ -254,7 +255,7 @@ impl Checkpoint {
         loop {
             sleep(wait).await;
             wakes.clear();
-            if self.write(recorder, false).await.is_err() {
+            if self.write(recorder, IndexWrite::IfDifferent).await.is_err() {
                 wait = backoff.next_delay();
                 continue;
             }
@@ -267,7 +268,7 @@ impl Checkpoint {
                     () = wakes.next() => break,
                     Some(()) = refresh_due => {
                         // Status and metrics show a failure; the next write is due soon enough.
-                        let _ = self.write(recorder, true).await;
+                        let _ = self.write(recorder, IndexWrite::Always).await;
                     }
                 }
             }
@@ -275,14 +276,14 @@ impl Checkpoint {
     }
 
     /// Writes the managers' known state.
-    async fn write(&self, recorder: &mut Option<Recorder>, refresh: bool) -> Result<(), ()> {
+    async fn write(&self, recorder: &mut Option<Recorder>, index: IndexWrite) -> Result<(), ()> {
         let Some(mut writing) = recorder.take() else {
             return Ok(());
         };
         let snapshot = Snapshot::of(&self.inputs, &self.pods);
         let now = self.inputs.clock.now();
         let (writing, written) = apart(move || {
-            let written = writing.write(snapshot, now, refresh);
+            let written = writing.write(snapshot, now, index);
             (writing, written)
         })
         .await;

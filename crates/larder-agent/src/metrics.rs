@@ -26,6 +26,12 @@ pub(crate) struct Metrics {
     ready: Gauge,
 }
 
+/// What `/healthz` and `/readyz` answer.
+pub(crate) struct ProbeAnswers {
+    pub(crate) healthy: bool,
+    pub(crate) ready: bool,
+}
+
 impl Metrics {
     /// Registers the metrics of an agent that starts at `now` in `registry`.
     pub(crate) fn register(registry: &mut Registry, now: Timestamp) -> Self {
@@ -79,8 +85,7 @@ impl Metrics {
         &self,
         phases: impl Iterator<Item = Phase>,
         problems: usize,
-        healthy: bool,
-        ready: bool,
+        answers: ProbeAnswers,
     ) {
         let mut counts = [0; Phase::ALL.len()];
         for phase in phases {
@@ -92,8 +97,8 @@ impl Metrics {
         }
         self.problems
             .set(i64::try_from(problems).unwrap_or(i64::MAX));
-        self.healthy.set(healthy.into());
-        self.ready.set(ready.into());
+        self.healthy.set(answers.healthy.into());
+        self.ready.set(answers.ready.into());
     }
 
     /// Counts events by their outcome.

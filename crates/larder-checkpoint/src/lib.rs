@@ -9,6 +9,6 @@ pub use index::{CopyId, Malformed, Version};
 pub use key::{KeyError, KeySource, Keyring, UnknownKeySource};
 pub use seal::{Digest, Owner, SealError, digest};
 pub use store::{
-    CheckpointDir, Contents, Excess, Found, MAX_FILE_BYTES, RejectedFile, Rejection, SavedCopy,
-    Store, StoreError, WantedCopy, WantedState, Written,
+    CheckpointDir, Contents, Excess, Found, IndexWrite, MAX_FILE_BYTES, RejectedFile, Rejection,
+    SavedCopy, Store, StoreError, WantedCopy, WantedState, Written,
 };

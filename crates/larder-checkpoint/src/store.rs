@@ -121,6 +121,15 @@ pub enum Excess {
     Index,
 }
 
+/// When the index is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexWrite {
+    /// If a copy differs.
+    IfDifferent,
+    /// If there is any copy.
+    Always,
+}
+
 /// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -316,8 +325,8 @@ impl Store {
         entry.verified_at.unwrap_or(self.index.written_at)
     }
 
-    /// Makes the checkpoint hold exactly `wanted`, as the module describes it. With `refresh` the index is written even
-    /// if no copy differs, to record the times of the freshness checks.
+    /// Makes the checkpoint hold exactly `wanted`, as the module describes it. With [`IndexWrite::Always`] the index is
+    /// written even if no copy differs, to record the times of the freshness checks.
     ///
     /// # Errors
     ///
@@ -326,7 +335,7 @@ impl Store {
         &mut self,
         wanted: &[WantedCopy],
         now: Timestamp,
-        refresh: bool,
+        index: IndexWrite,
     ) -> Result<Written, StoreError> {
         // Step 1
         self.find_directory()?;
@@ -353,7 +362,7 @@ impl Store {
         let mut batch = Batch::default();
         let mut changes = IndexChanges::new();
         let mut unwanted: BTreeSet<&CopyId> = self.index.entries.keys().collect();
-        let mut differs = self.rewrite_index || refresh && !unwanted.is_empty();
+        let mut differs = self.rewrite_index || index == IndexWrite::Always && !unwanted.is_empty();
         let room = shared_room(wanted);
         for (copy, has_room) in wanted.iter().zip(room) {
             if !has_room {

@@ -209,9 +209,8 @@ impl<P: Clone> Schedule<P> {
             return None;
         }
         let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
-        let hooks = hooks
-            .map(|(hook, tracked)| tracked.record(hook, pod.is_changing, key.ends_with_agent()));
-        Some(Record::new(key, hooks, &pod.present))
+        let records = hooks.map(|(hook, tracked)| tracked.record(hook, pod.is_changing, key));
+        Some(Record::new(key, records, &pod.present))
     }
 
     /// A part of a pod is about to be written with content of these tags. Returns whether a record has to be stored before:

@@ -171,13 +171,13 @@ impl TrackedHook {
         &self.pending().output
     }
 
-    /// Its record. `is_changing` says that its content is about to change, and `key_ends` that the next agent has another
-    /// key: then a digest cannot show it that the application lacks a notification.
-    pub(crate) fn record(&self, hook: &PodHook, is_changing: bool, key_ends: bool) -> HookRecord {
+    /// Its record with digests of `key`; `is_changing` says that its content is about to change. If the next agent has
+    /// another key, a digest cannot show it that the application lacks a notification.
+    pub(crate) fn record(&self, hook: &PodHook, is_changing: bool, key: &DigestKey) -> HookRecord {
         let digest = self.engine.notified();
         let is_behind = is_changing || self.pending().changed_at.is_some();
         // Without content there was no delivery.
-        let is_hidden = key_ends && is_behind && digest.is_some();
+        let is_hidden = key.ends_with_agent() && is_behind && digest.is_some();
         let uncertain = self.engine.is_uncertain() || is_hidden;
         HookRecord::new(hook, digest, uncertain, self.last_success)
     }

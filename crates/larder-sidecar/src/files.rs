@@ -30,7 +30,7 @@ use tracing::{info, warn};
 
 use crate::{
     index::Index,
-    intake::{DeliveredPart, FetchedFile, Settled, Sink, UrlFile, delivered},
+    intake::{DeliveredPart, FetchedFile, Reread, Settled, Sink, UrlFile, delivered},
     metrics::{Metrics, set},
     place::{ASIDE, Places, annotation},
     selection::ObjectRef,
@@ -199,14 +199,15 @@ impl Files {
             state.url = None;
         }
         match state.claims.last().cloned() {
-            Some(next) if was_winner => self.read_again(&next, false),
+            Some(next) if was_winner => self.read_again(&next, Reread::AtOnce),
             None if self.is_complete => self.remove(path),
             _ => {}
         }
     }
 
-    fn read_again(&mut self, object: &ObjectRef, has_failed: bool) {
-        *self.settled.stale.entry(object.clone()).or_default() |= has_failed;
+    fn read_again(&mut self, object: &ObjectRef, when: Reread) {
+        let stale = self.settled.stale.entry(object.clone()).or_insert(when);
+        *stale = when.max(*stale);
     }
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
@@ -264,7 +265,7 @@ impl Files {
                 let waits = !has_old && !self.places.is_own_fault(Path::new(&**path), errno);
                 state.url = None;
                 state.error = waits.then(|| format!("cannot write {path}: {error}"));
-                self.read_again(object, true);
+                self.read_again(object, Reread::AfterPause);
             }
         }
     }
@@ -353,7 +354,7 @@ impl Files {
                 None => self.remove(&path),
                 Some(winner) if self.index.files().get(&path) != Some(&winner) => {
                     self.paths.entry(path).or_default().url = None;
-                    self.read_again(&winner, false);
+                    self.read_again(&winner, Reread::AtOnce);
                 }
                 Some(_) => {}
             }
@@ -455,7 +456,7 @@ impl Sink for Files {
         set(&self.metrics.collisions, collisions);
         set(&self.metrics.files, self.index.files().len());
         let unwritten = paths().find_map(|state| state.error.clone());
-        self.settled.retries |= !self.index.mend(false);
+        self.settled.retries |= !self.index.mend();
         Settled {
             unwritten,
             ..mem::take(&mut self.settled)
@@ -521,7 +522,7 @@ impl Sink for Files {
             }
         }
         for object in gone {
-            self.read_again(&object, false);
+            self.read_again(&object, Reread::AtOnce);
         }
     }
 }

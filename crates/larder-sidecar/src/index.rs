@@ -199,8 +199,11 @@ impl Index {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        if journal.due.is_some() || journal.length > 2 * journal.rewritten + SLACK {
-            self.mend(true);
+        let is_long = journal.length > 2 * journal.rewritten + SLACK;
+        if journal.due.is_some() {
+            self.mend();
+        } else if is_long {
+            self.rewrite();
         } else if let Err(error) = journal.file.write_all(&line) {
             journal.fail(&error);
         } else {
@@ -208,21 +211,25 @@ impl Index {
         }
     }
 
-    /// Rewrites the journal if a write has failed a while ago, or if it `is_long`. Returns whether all is written.
-    pub(crate) fn mend(&mut self, is_long: bool) -> bool {
-        let Some(journal) = &self.journal else {
-            return true;
-        };
-        let is_due = journal.due.map_or(is_long, |due| due <= Instant::now());
-        if is_due {
-            let directory = journal.directory.try_clone();
-            let written = directory.and_then(|directory| self.rewritten(directory, journal.key));
-            match (written, &mut self.journal) {
-                (Ok(written), journal) => *journal = Some(written),
-                (Err(error), journal) => journal.iter_mut().for_each(|one| one.fail(&error)),
-            }
+    /// Rewrites the journal if a write has failed a while ago. Returns whether all is written.
+    pub(crate) fn mend(&mut self) -> bool {
+        let due = self.journal.as_ref().and_then(|journal| journal.due);
+        if due.is_some_and(|due| due <= Instant::now()) {
+            self.rewrite();
         }
         self.journal.iter().all(|journal| journal.due.is_none())
+    }
+
+    fn rewrite(&mut self) {
+        let Some(journal) = &self.journal else {
+            return;
+        };
+        let directory = journal.directory.try_clone();
+        let written = directory.and_then(|directory| self.rewritten(directory, journal.key));
+        match (written, &mut self.journal) {
+            (Ok(written), journal) => *journal = Some(written),
+            (Err(error), journal) => journal.iter_mut().for_each(|one| one.fail(&error)),
+        }
     }
 
     /// A journal of what is in use.
@@ -329,9 +336,9 @@ mod tests {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         index.journal.as_mut().unwrap().file = full;
         index.add_file(&"/f/a".into(), &object("a"));
-        assert!(!index.mend(false) && Index::open(root.path(), folder).files.is_empty());
+        assert!(!index.mend() && Index::open(root.path(), folder).files.is_empty());
         tokio::time::advance(RETRY).await;
-        assert!(index.mend(false));
+        assert!(index.mend());
         index.add_file(&"/f/b".into(), &object("b"));
         assert_eq!(Index::open(root.path(), folder).files.len(), 2);
     }

@@ -80,8 +80,8 @@ pub(crate) struct Settled {
     pub(crate) unwritten: Option<String>,
     /// Whether to settle again after a while.
     pub(crate) retries: bool,
-    /// The objects that are to be read again; whether because of a failure.
-    pub(crate) stale: BTreeMap<ObjectRef, bool>,
+    /// The objects that are to be read again, and when.
+    pub(crate) stale: BTreeMap<ObjectRef, Reread>,
     /// The files whose content is to be fetched now.
     pub(crate) fetches: Vec<UrlFile>,
 }
@@ -137,6 +137,14 @@ pub(crate) struct Intake {
     metrics: Metrics,
 }
 
+/// When a stale object is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reread {
+    AtOnce,
+    /// Because of a failure: after a pause that doubles up to a minute.
+    AfterPause,
+}
+
 /// An object that is to be read again.
 #[derive(Debug, Default)]
 struct Stale {
@@ -146,12 +154,15 @@ struct Stale {
 }
 
 impl Stale {
-    /// With pauses that double up to a minute, if that is because of a failure.
-    fn read_again(&mut self, has_failed: bool) {
-        self.failures += u32::from(has_failed);
-        let doubled = (1 << self.failures.min(6)) - 1;
-        let secs = if has_failed { doubled } else { 0 };
-        self.due = Some(Instant::now() + Duration::from_secs(secs));
+    fn read_again(&mut self, when: Reread) {
+        let pause = match when {
+            Reread::AtOnce => 0,
+            Reread::AfterPause => {
+                self.failures += 1;
+                (1 << self.failures.min(6)) - 1
+            }
+        };
+        self.due = Some(Instant::now() + Duration::from_secs(pause));
     }
 }
 
@@ -239,7 +250,7 @@ impl Intake {
     pub(crate) fn was_read(&mut self, object: &ObjectRef) {
         let stale = self.stale.get_mut(object);
         if let Some(stale) = stale.filter(|stale| stale.due.is_some()) {
-            stale.read_again(true);
+            stale.read_again(Reread::AfterPause);
         }
     }
 
@@ -258,9 +269,9 @@ impl Intake {
 
     pub(crate) fn settle(&mut self, is_listed: bool) -> Settled {
         let mut settled = self.sink.settle(is_listed);
-        for (object, has_failed) in mem::take(&mut settled.stale) {
+        for (object, when) in mem::take(&mut settled.stale) {
             if self.versions.contains_key(&object) {
-                self.stale.entry(object).or_default().read_again(has_failed);
+                self.stale.entry(object).or_default().read_again(when);
             }
         }
         self.stale.retain(|_, stale| stale.due.is_some());

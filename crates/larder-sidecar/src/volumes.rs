@@ -222,7 +222,7 @@ impl Sink for Volumes {
     /// Writes the volumes whose objects have changed.
     fn settle(&mut self, _: bool) -> Settled {
         let mut settled = Settled {
-            retries: !self.index.mend(false),
+            retries: !self.index.mend(),
             ..Settled::default()
         };
         let left_out = self.inputs.left_out().map(ObjectTag::of).collect();

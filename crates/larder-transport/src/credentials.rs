@@ -119,6 +119,16 @@ struct LoadedCredentials {
     description: Arc<str>,
 }
 
+/// Why credentials are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CheckCause {
+    /// The last check is old, or server and client did not accept each other.
+    #[default]
+    Due,
+    /// The API server has answered 401 since the last check.
+    Unauthorized,
+}
+
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
@@ -212,14 +222,15 @@ impl Credentials {
 
     /// How long requests wait for a check that begins at `now`. No request waits while a plugin renews credentials that
     /// are still valid.
-    pub(crate) fn patience(&self, unauthorized: bool, now: Instant) -> Duration {
+    pub(crate) fn patience(&self, cause: CheckCause, now: Instant) -> Duration {
         let Some(loaded) = self.loaded() else {
             return plugin::TIMEOUT + PATIENCE;
         };
         let Some((_, issued)) = &loaded.plugin else {
             return PATIENCE;
         };
-        if unauthorized || issued.expiry.is_some_and(|expiry| expiry.at <= now) {
+        let has_expired = issued.expiry.is_some_and(|expiry| expiry.at <= now);
+        if cause == CheckCause::Unauthorized || has_expired {
             plugin::TIMEOUT + PATIENCE
         } else if issued.is_renewal_due(now) {
             Duration::ZERO
@@ -265,9 +276,8 @@ impl Credentials {
         Some((Arc::clone(&loaded.tls), loaded.generation.handshake))
     }
 
-    /// Checks files and plugin, and loads again what has changed. `unauthorized`: the API server has answered 401 since
-    /// the last check. Only one check runs at a time.
-    pub(crate) async fn check(&self, unauthorized: bool) -> Check {
+    /// Checks files and plugin, and loads again what has changed. Only one check runs at a time.
+    pub(crate) async fn check(&self, cause: CheckCause) -> Check {
         *self.problem.lock() = None;
         let Some(before) = self.loaded() else {
             let loaded = self.load_first().await;
@@ -279,7 +289,7 @@ impl Credentials {
         let changed =
             blocking(move || Ok(files.iter().any(|(path, stamp)| Stamp::of(path) != *stamp)));
         let changed = changed.await.unwrap_or(true);
-        let due = before.plugin_is_due(unauthorized);
+        let due = before.plugin_is_due(cause);
         if !changed && !due {
             return token;
         }
@@ -424,9 +434,10 @@ impl LoadedCredentials {
         })
     }
 
-    fn plugin_is_due(&self, unauthorized: bool) -> bool {
-        let issued = self.plugin.as_ref().map(|(_, issued)| issued);
-        issued.is_some_and(|issued| unauthorized || issued.is_renewal_due(Instant::now()))
+    fn plugin_is_due(&self, cause: CheckCause) -> bool {
+        self.plugin.as_ref().is_some_and(|(_, issued)| {
+            cause == CheckCause::Unauthorized || issued.is_renewal_due(Instant::now())
+        })
     }
 }
 
@@ -543,7 +554,7 @@ mod tests {
         symlink(issue(directory.path(), "one.pem"), &current).unwrap();
         let (_, started) = Credentials::load(kubelet(directory.path())).await.unwrap();
         let credentials = started.credentials;
-        assert_eq!(credentials.check(false).await, Check::Unchanged);
+        assert_eq!(credentials.check(CheckCause::Due).await, Check::Unchanged);
 
         let next = issue(directory.path(), "two.pem");
         fs::remove_file(&current).unwrap();
@@ -552,10 +563,10 @@ mod tests {
             symlink(&next, directory.path().join("updated.pem")).unwrap();
             fs::rename(directory.path().join("updated.pem"), &current).unwrap();
         };
-        let (check, ()) = tokio::join!(credentials.check(false), rotation);
+        let (check, ()) = tokio::join!(credentials.check(CheckCause::Due), rotation);
         assert!(matches!(check, Check::Renewed(_)), "{check:?}");
         assert!(credentials.description().1.is_none());
-        assert_eq!(credentials.check(false).await, Check::Unchanged);
+        assert_eq!(credentials.check(CheckCause::Due).await, Check::Unchanged);
     }
 
     #[tokio::test(start_paused = true)]
@@ -568,11 +579,11 @@ mod tests {
         let credentials = started.credentials;
         let (tls, _) = credentials.tls().unwrap();
         fs::remove_file(&current).unwrap();
-        assert_eq!(credentials.check(false).await, Check::Failed);
+        assert_eq!(credentials.check(CheckCause::Due).await, Check::Failed);
         assert!(Arc::ptr_eq(&tls, &credentials.tls().unwrap().0));
         assert!(credentials.description().1.is_some());
         symlink(&one, &current).unwrap();
-        let check = credentials.check(false).await;
+        let check = credentials.check(CheckCause::Due).await;
         assert!(
             matches!(check, Check::Unchanged | Check::Renewed(_)),
             "{check:?}"
@@ -605,11 +616,11 @@ mod tests {
                 .to_owned()
         };
         assert_eq!(shown(), "Bearer one");
-        assert_eq!(credentials.check(false).await, Check::Unchanged);
+        assert_eq!(credentials.check(CheckCause::Due).await, Check::Unchanged);
 
         // The kubelet replaces the token by the rename of a link.
         fs::write(at("token"), "").unwrap();
-        assert_eq!(credentials.check(false).await, Check::Failed);
+        assert_eq!(credentials.check(CheckCause::Due).await, Check::Failed);
         assert_eq!(shown(), "Bearer one");
         fs::write(at("next"), "two").unwrap();
         fs::rename(at("next"), at("token")).unwrap();
@@ -617,7 +628,7 @@ mod tests {
             handshake: 0,
             head: 1,
         };
-        let check = credentials.check(false).await;
+        let check = credentials.check(CheckCause::Due).await;
         assert_eq!(check, Check::RenewedToken(renewed));
         assert_eq!(shown(), "Bearer two");
 
@@ -628,8 +639,11 @@ mod tests {
             handshake: 1,
             head: 2,
         };
-        assert_eq!(credentials.check(false).await, Check::Renewed(renewed));
+        assert_eq!(
+            credentials.check(CheckCause::Due).await,
+            Check::Renewed(renewed)
+        );
         fs::write(at("ca.crt"), odd).unwrap();
-        assert_eq!(credentials.check(false).await, Check::Failed);
+        assert_eq!(credentials.check(CheckCause::Due).await, Check::Failed);
     }
 }

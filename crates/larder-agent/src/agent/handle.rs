@@ -31,6 +31,7 @@ use crate::{
         worker::{DeliveryNode, WorkerFactory},
     },
     freshness::{Unproven, overview},
+    metrics::ProbeAnswers,
     reconcile::Reconciler,
     status::{
         AgentOverview, AgentStatus, Delivery, HookStatus, ObjectStatus, PodStatus, STATUS_VERSION,
@@ -401,9 +402,12 @@ impl AgentHandle {
         let phases = pods
             .iter()
             .map(|pod| overview(pod, &unproven).delivery.phase);
-        let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
+        let answers = ProbeAnswers {
+            healthy: self.health().is_healthy(),
+            ready: self.is_ready(),
+        };
         let problems = self.problems(&unproven).len();
-        self.node.metrics.observe(phases, problems, healthy, ready);
+        self.node.metrics.observe(phases, problems, answers);
         let mut text = String::new();
         let written = self
             .registries

@@ -11,7 +11,9 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use larder::{KnownObject, ObjectState};
-use larder_checkpoint::{Store, StoreError, Version, WantedCopy, WantedState, Written, digest};
+use larder_checkpoint::{
+    IndexWrite, Store, StoreError, Version, WantedCopy, WantedState, Written, digest,
+};
 use larder_objects::{ConfigMap, Object, ObjectKey, ObjectMeta, Secret};
 use larder_pods::{
     PodUid, Pods, StoredPod,
@@ -100,7 +102,7 @@ impl Recorder {
         &mut self,
         snapshot: Snapshot,
         now: Timestamp,
-        refresh: bool,
+        index: IndexWrite,
     ) -> Result<Written, StoreError> {
         let (config_maps, secrets) = (snapshot.config_maps.len(), snapshot.secrets.len());
         // Growing would take twice as much.
@@ -138,7 +140,7 @@ impl Recorder {
             CopyContent::Services(needed.cloned().collect())
         });
         wanted.push(wanted_facts(CopyKind::Services, services));
-        self.store.write(&wanted, now, refresh)
+        self.store.write(&wanted, now, index)
     }
 }
 

@@ -29,22 +29,41 @@ pub(super) fn are_seen(directory: impl AsFd) -> io::Result<bool> {
     let namespace = |path| fs::read_link(path).map(|name| name.to_string_lossy().into_owned());
     let own = namespace("/proc/self/ns/mnt")?;
     let is_first = FIRST_NAMESPACES.contains(&&*own);
-    Ok(is_seen(
-        mount.unwrap_or_default(),
-        is_first || namespace("/proc/1/ns/mnt").is_ok_and(|first| first == own),
-        is_first || namespace("/proc/self/ns/pid")? == FIRST_PIDS,
-    ))
+    let is_of_init = is_first || namespace("/proc/1/ns/mnt").is_ok_and(|first| first == own);
+    let owner = if !is_of_init {
+        NamespaceOwner::Process
+    } else if is_first || namespace("/proc/self/ns/pid")? == FIRST_PIDS {
+        NamespaceOwner::Machine
+    } else {
+        NamespaceOwner::Container
+    };
+    Ok(is_seen(mount.unwrap_or_default(), owner))
 }
 
-/// Whether others see what is mounted below a directory on `mount`, a line of `mountinfo`. `is_of_init`: this mount
-/// namespace is that of process 1; `is_machine`: and process 1 is that of the machine.
-fn is_seen(mount: &str, is_of_init: bool, is_machine: bool) -> bool {
+/// Whose mount namespace this process is in.
+#[derive(Clone, Copy, Debug)]
+enum NamespaceOwner {
+    /// That of the machine's process 1.
+    Machine,
+    /// That of a container's process 1.
+    Container,
+    /// Another one.
+    Process,
+}
+
+/// Whether others see what is mounted below a directory on `mount`, a line of `mountinfo`.
+fn is_seen(mount: &str, owner: NamespaceOwner) -> bool {
     let (fields, _) = mount.split_once(" - ").unwrap_or((mount, ""));
     let mut fields = fields.split(' ');
     let mount_point = fields.nth(4);
     let is_shared = fields.any(|field| field.starts_with("shared:"));
     // A container's own root is closed to others. What else is mounted in one comes from outside, and is read there.
-    is_shared || is_of_init && (is_machine || mount_point == Some("/"))
+    is_shared
+        || match owner {
+            NamespaceOwner::Machine => true,
+            NamespaceOwner::Container => mount_point == Some("/"),
+            NamespaceOwner::Process => false,
+        }
 }
 
 #[cfg(test)]
@@ -58,16 +77,16 @@ mod tests {
 
     #[test]
     fn containers_see_mounts_of_the_machine_and_shared_ones() {
-        for (mount, is_of_init, is_machine, expected) in [
-            (BOUND, true, true, true),
-            (BOUND, true, false, false),
-            (BOUND, false, true, false),
-            (SLAVE, true, false, false),
-            (SHARED, false, false, true),
-            (ROOT, true, false, true),
-            (ROOT, false, true, false),
+        for (mount, owner, expected) in [
+            (BOUND, NamespaceOwner::Machine, true),
+            (BOUND, NamespaceOwner::Container, false),
+            (BOUND, NamespaceOwner::Process, false),
+            (SLAVE, NamespaceOwner::Container, false),
+            (SHARED, NamespaceOwner::Process, true),
+            (ROOT, NamespaceOwner::Container, true),
+            (ROOT, NamespaceOwner::Process, false),
         ] {
-            assert_eq!(is_seen(mount, is_of_init, is_machine), expected, "{mount}");
+            assert_eq!(is_seen(mount, owner), expected, "{mount}");
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::credentials::{Check, Credentials, FirstLoad};
+use crate::credentials::{Check, CheckCause, Credentials, FirstLoad};
 
 /// Shortest time between two checks.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
@@ -31,8 +31,8 @@ pub(super) struct CredentialChecks {
     next: Instant,
     /// A request has arrived since a check was last considered.
     arrived: bool,
-    /// The server has answered 401 since the last check.
-    unauthorized: bool,
+    /// Of the next check.
+    cause: CheckCause,
 }
 
 impl CredentialChecks {
@@ -48,14 +48,14 @@ impl CredentialChecks {
             running.spawn(load);
         }
         let mut checks = Self {
-            wait_until: now + credentials.patience(false, now),
+            wait_until: now + credentials.patience(CheckCause::Due, now),
             credentials,
             interval,
             running,
             checked_at: now,
             next: now + interval,
             arrived: false,
-            unauthorized: false,
+            cause: CheckCause::Due,
         };
         checks.renew_in_time();
         checks
@@ -68,7 +68,7 @@ impl CredentialChecks {
 
     /// The server has answered 401.
     pub(super) fn unauthorized(&mut self) {
-        self.unauthorized = true;
+        self.cause = CheckCause::Unauthorized;
         self.hurry();
     }
 
@@ -84,12 +84,12 @@ impl CredentialChecks {
         }
         self.checked_at = now;
         self.next = now + self.interval;
-        let unauthorized = std::mem::take(&mut self.unauthorized);
+        let cause = std::mem::take(&mut self.cause);
         if self.credentials.can_change() {
-            self.wait_until = now + self.credentials.patience(unauthorized, now);
+            self.wait_until = now + self.credentials.patience(cause, now);
             let credentials = Arc::clone(&self.credentials);
             self.running
-                .spawn(async move { credentials.check(unauthorized).await });
+                .spawn(async move { credentials.check(cause).await });
         }
     }
 

@@ -40,7 +40,10 @@ fn new_names() -> BTreeMap<String, String> {
 fn root_before(has_old: bool) -> TestRoot {
     let root = TestRoot::new();
     if has_old {
-        root.open().store.write(&old(), time(0), false).unwrap();
+        root.open()
+            .store
+            .write(&old(), time(0), IndexWrite::IfDifferent)
+            .unwrap();
     }
     root
 }
@@ -55,7 +58,9 @@ fn a_lasting_failure_has_the_same_text_each_time() {
         let mut texts = BTreeSet::new();
         let mut is_reached = true;
         for _ in 0..3 {
-            let (written, reached) = during(at, fault, || store.write(&new(), time(1), false));
+            let (written, reached) = during(at, fault, || {
+                store.write(&new(), time(1), IndexWrite::IfDifferent)
+            });
             is_reached &= reached;
             if let Err(error) = written {
                 texts.insert(format!("{error}: {:?}", error.source()));
@@ -82,7 +87,9 @@ fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
             for at in 0.. {
                 let root = root_before(has_old);
                 let mut store = root.open().store;
-                let (result, reached) = during(at, fault, || store.write(&new(), time(1), false));
+                let (result, reached) = during(at, fault, || {
+                    store.write(&new(), time(1), IndexWrite::IfDifferent)
+                });
                 let found = root.open();
                 assert!(
                     found.rejected.is_empty(),
@@ -104,7 +111,9 @@ fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
                     assert_eq!(copies, new_names(), "{fault:?} at {at}");
                 }
                 // The same store continues when the fault is over, and leaves no stray file.
-                store.write(&new(), time(2), false).unwrap();
+                store
+                    .write(&new(), time(2), IndexWrite::IfDifferent)
+                    .unwrap();
                 let found = root.open();
                 assert_eq!(names(&found.copies), new_names(), "after {fault:?} at {at}");
                 assert!(found.rejected.is_empty());
@@ -126,7 +135,7 @@ fn a_failed_sync_of_many_files_leaves_the_old_checkpoint_or_the_new_one() {
         let root = root_before(true);
         let mut store = root.open().store;
         let (result, reached) = during(at, Fault::Once(Errno::IO), || {
-            store.write(&many, time(1), false)
+            store.write(&many, time(1), IndexWrite::IfDifferent)
         });
         let found = root.open();
         assert!(found.rejected.is_empty(), "at {at}");
@@ -154,7 +163,7 @@ fn errors_name_the_failure_for_the_metric() {
         let root = root_before(true);
         let mut store = root.open().store;
         let (result, _) = during(3, Fault::FromNowOn(errno), || {
-            store.write(&new(), time(1), false)
+            store.write(&new(), time(1), IndexWrite::IfDifferent)
         });
         assert_eq!(result.unwrap_err().label(), label);
     }
@@ -191,7 +200,10 @@ fn a_start_after_a_kill_finds_the_old_checkpoint_or_the_new_one() {
             );
             // No file without an entry in the index survives a start with an index, or the next write.
             if !has_old {
-                found.store.write(&new(), time(2), false).unwrap();
+                found
+                    .store
+                    .write(&new(), time(2), IndexWrite::IfDifferent)
+                    .unwrap();
             }
             let listed = found.store.index.files().count();
             assert_eq!(root.files().len(), listed, "killed at {at}");
@@ -208,7 +220,7 @@ fn victim() {
         .unwrap()
         .store;
     let (result, _) = during(at.parse().unwrap(), Fault::Kill, || {
-        store.write(&new(), time(1), false)
+        store.write(&new(), time(1), IndexWrite::IfDifferent)
     });
     result.unwrap();
 }

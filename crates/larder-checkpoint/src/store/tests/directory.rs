@@ -90,7 +90,9 @@ fn a_directory_that_others_use_keeps_its_mode_and_its_files() {
 fn inspecting_and_erasing_leave_the_directory_its_mode() {
     let root = TestRoot::new();
     let mut store = root.open().store;
-    store.write(&[present("a", 1)], time(0), false).unwrap();
+    store
+        .write(&[present("a", 1)], time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let inspect = || {
         let keys = Keyring::of_bytes(&[1]);
         let found = Store::inspect(&root.place(), &keys, &owner(1, "node-1"), decode);
@@ -115,29 +117,43 @@ fn a_directory_that_was_moved_or_removed_is_rewritten() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let wanted = [present("a", 1), present("b", 2)];
-    store.write(&wanted, time(0), false).unwrap();
+    store
+        .write(&wanted, time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let aside = root.path().join("aside");
     fs::rename(root.checkpoint(), &aside).unwrap();
-    store.write(&wanted, time(1), false).unwrap();
+    store
+        .write(&wanted, time(1), IndexWrite::IfDifferent)
+        .unwrap();
     let both = named([("a", "1"), ("b", "2")]);
     assert_eq!(names(&root.open().copies), both);
     fs::remove_dir_all(root.checkpoint()).unwrap();
-    store.write(&wanted, time(2), false).unwrap();
+    store
+        .write(&wanted, time(2), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(names(&root.open().copies), both);
     // An older directory in its place is not relied on.
     fs::remove_dir_all(root.checkpoint()).unwrap();
     fs::rename(&aside, root.checkpoint()).unwrap();
     let wanted = [present("a", 1), present("b", 3)];
-    store.write(&wanted, time(3), false).unwrap();
+    store
+        .write(&wanted, time(3), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(names(&root.open().copies), named([("a", "1"), ("b", "3")]));
     // A link is not followed, and the next write tries again.
     fs::rename(root.checkpoint(), &aside).unwrap();
     symlink(&aside, root.checkpoint()).unwrap();
     let before = fs::read_dir(&aside).unwrap().count();
-    assert!(store.write(&[present("a", 2)], time(4), false).is_err());
+    assert!(
+        store
+            .write(&[present("a", 2)], time(4), IndexWrite::IfDifferent)
+            .is_err()
+    );
     assert_eq!(fs::read_dir(&aside).unwrap().count(), before);
     fs::remove_file(root.checkpoint()).unwrap();
-    store.write(&[present("a", 2)], time(5), false).unwrap();
+    store
+        .write(&[present("a", 2)], time(5), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(names(&root.open().copies), named([("a", "2")]));
 }
 
@@ -148,8 +164,11 @@ fn two_agents_in_one_directory_leave_no_stray_files() {
     let mut other = root.open_with(&[1], owner(1, "node-2")).unwrap().store;
     let wanted = [present("a", 1), present("b", 2)];
     for second in 0..10 {
-        one.write(&wanted, time(second), false).unwrap();
-        other.write(&wanted, time(second), false).unwrap();
+        one.write(&wanted, time(second), IndexWrite::IfDifferent)
+            .unwrap();
+        other
+            .write(&wanted, time(second), IndexWrite::IfDifferent)
+            .unwrap();
     }
     let files = root.files().len();
     assert!(
@@ -162,16 +181,22 @@ fn two_agents_in_one_directory_leave_no_stray_files() {
 fn a_lock_held_by_another_process_is_reported_without_waiting() {
     let root = TestRoot::new();
     let mut store = root.open().store;
-    store.write(&[present("a", 1)], time(0), false).unwrap();
+    store
+        .write(&[present("a", 1)], time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = rustix::fs::openat(CWD, root.checkpoint(), flags, Mode::empty()).unwrap();
     let held = Lock::dir(held.as_fd()).unwrap();
-    let error = store.write(&[present("a", 2)], time(1), false).unwrap_err();
+    let error = store
+        .write(&[present("a", 2)], time(1), IndexWrite::IfDifferent)
+        .unwrap_err();
     assert_eq!(error.label(), "locked");
     let error = root.open_with(&[1], owner(1, "node-1")).err().unwrap();
     assert_eq!(error.label(), "locked");
     drop(held);
-    store.write(&[present("a", 2)], time(2), false).unwrap();
+    store
+        .write(&[present("a", 2)], time(2), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(names(&root.open().copies), named([("a", "2")]));
 }
 
@@ -181,14 +206,22 @@ fn an_erased_checkpoint_is_rewritten_at_the_next_change() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .write(
+            &[present("a", 1), present("b", 2)],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let removed = Store::erase(&root.place()).unwrap();
     assert!(removed >= 3, "{removed}");
     assert!(root.files().is_empty());
     assert!(root.open().copies.is_empty());
     store
-        .write(&[present("a", 1), present("b", 3)], time(1), false)
+        .write(
+            &[present("a", 1), present("b", 3)],
+            time(1),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     assert_eq!(names(&root.open().copies), named([("a", "1"), ("b", "3")]));
 }

@@ -62,7 +62,9 @@ fn the_longest_file_that_is_written_opens() {
         sized("longest", 1, most, 0, &encoded),
         sized("too-long", 1, most + 1, 511, &encoded),
     ];
-    store.write(&wanted, time(0), false).unwrap();
+    store
+        .write(&wanted, time(0), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(found(&root), ["ConfigMap prod/longest"]);
     let too_large: Vec<_> = store.too_large().collect();
     let [(id, Excess::File { bytes, .. })] = too_large[..] else {
@@ -81,7 +83,9 @@ fn something_too_large_loses_its_older_copy_and_costs_no_other() {
     let too_long = MAX_FILE_BYTES / 512 + 1;
     let write = |store: &mut Store, version, blocks, second| {
         let wanted = [sized("a", version, blocks, 0, &encoded), present("b", 1)];
-        store.write(&wanted, time(second), false).unwrap()
+        store
+            .write(&wanted, time(second), IndexWrite::IfDifferent)
+            .unwrap()
     };
     write(&mut store, 1, 2, 0);
     assert_eq!(found(&root), ["ConfigMap prod/a", "Secret prod/b"]);
@@ -116,7 +120,9 @@ fn names_that_would_fill_the_index_cost_no_other_namespace() {
     let mut wanted: Vec<_> = (0..14_000).map(flood).collect();
     wanted.push(present("a", 1));
     wanted.push(absent("b"));
-    store.write(&wanted, time(0), false).unwrap();
+    store
+        .write(&wanted, time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let found = names_of(&root);
     assert_eq!(found["a"], "1");
     assert_eq!(found["b"], "absent");
@@ -132,9 +138,17 @@ fn names_that_would_fill_the_index_cost_no_other_namespace() {
             .all(|(_, excess)| *excess == Excess::Index)
     );
     // Nothing is written again, and what has room again is copied.
-    assert_eq!(store.write(&wanted, time(1), false).unwrap().files, 0);
+    assert_eq!(
+        store
+            .write(&wanted, time(1), IndexWrite::IfDifferent)
+            .unwrap()
+            .files,
+        0
+    );
     let rest = wanted.split_off(wanted.len() - 5000);
-    store.write(&rest, time(2), false).unwrap();
+    store
+        .write(&rest, time(2), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(names_of(&root).len(), rest.len());
     assert_eq!(store.too_large().len(), 0);
 }
@@ -155,7 +169,9 @@ fn a_file_that_stops_opening_after_the_start_is_not_served() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let wanted = [present("a", 1), present("b", 2)];
-    store.write(&wanted, time(0), false).unwrap();
+    store
+        .write(&wanted, time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let store = root.open().store;
     fs::write(root.file(&file_of(&store, "a")), "other").unwrap();
     let contents = store.contents(decode).unwrap();

@@ -14,7 +14,11 @@ fn one_damaged_file_costs_one_copy() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .write(
+            &[present("a", 1), present("b", 2)],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let damaged = root.file(&file_of(&store, "a"));
     let mut bytes = fs::read(&damaged).unwrap();
@@ -29,7 +33,10 @@ fn one_damaged_file_costs_one_copy() {
     assert_eq!(root.rejected(), [""; 0]);
     // It is copied again, and the start after that finds nothing wrong.
     let wanted = [present("a", 1), present("b", 2)];
-    found.store.write(&wanted, time(1), false).unwrap();
+    found
+        .store
+        .write(&wanted, time(1), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(
         root.rejected(),
         [damaged.file_name().unwrap().to_str().unwrap()]
@@ -48,7 +55,7 @@ fn swapped_files_are_not_served() {
         .write(
             &[present("a", 1), present("b", 2), present("c", 3)],
             time(0),
-            false,
+            IndexWrite::IfDifferent,
         )
         .unwrap();
     let (a, b) = (
@@ -70,11 +77,19 @@ fn an_older_version_of_a_file_is_not_served() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), present("b", 1)], time(0), false)
+        .write(
+            &[present("a", 1), present("b", 1)],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let old = fs::read(root.file(&file_of(&store, "a"))).unwrap();
     store
-        .write(&[present("a", 2), present("b", 1)], time(1), false)
+        .write(
+            &[present("a", 2), present("b", 1)],
+            time(1),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     fs::write(root.file(&file_of(&store, "a")), old).unwrap();
     let found = root.open();
@@ -87,7 +102,9 @@ fn another_nodes_or_clusters_checkpoint_is_rejected() {
     for other in [owner(1, "node-2"), owner(2, "node-1")] {
         let root = TestRoot::new();
         let mut store = root.open().store;
-        store.write(&[present("a", 1)], time(0), false).unwrap();
+        store
+            .write(&[present("a", 1)], time(0), IndexWrite::IfDifferent)
+            .unwrap();
         let mut found = root.open_with(&[1], other.clone()).unwrap();
         assert!(found.copies.is_empty());
         assert_eq!(
@@ -100,7 +117,10 @@ fn another_nodes_or_clusters_checkpoint_is_rejected() {
         assert_eq!(names(&right.copies), named([("a", "1")]));
         // The API server has answered, so the names are right.
         let wanted = [present("b", 1)];
-        found.store.write(&wanted, time(1), false).unwrap();
+        found
+            .store
+            .write(&wanted, time(1), IndexWrite::IfDifferent)
+            .unwrap();
         assert_eq!(root.rejected().len(), 2, "index and copy");
         let found = root.open_with(&[1], other).unwrap();
         assert_eq!(names(&found.copies), named([("b", "1")]));
@@ -113,7 +133,9 @@ fn no_start_moves_or_replaces_a_file() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let wanted = [present("a", 1), present("b", 2)];
-    store.write(&wanted, time(0), false).unwrap();
+    store
+        .write(&wanted, time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let content = || {
         let entries = fs::read_dir(root.checkpoint()).unwrap();
         let files = entries.map(|entry| {
@@ -141,7 +163,9 @@ fn files_of_zeros_and_files_cut_at_every_length_are_set_aside() {
     for (victim, expected) in [(0, named([])), (1, without_a)] {
         let root = TestRoot::new();
         let mut store = root.open().store;
-        store.write(&wanted(), time(0), false).unwrap();
+        store
+            .write(&wanted(), time(0), IndexWrite::IfDifferent)
+            .unwrap();
         let sealed = [INDEX.to_owned(), file_of(&store, "a"), file_of(&store, "b")];
         let sealed = sealed.map(|name| (root.file(&name), fs::read(root.file(&name)).unwrap()));
         let whole = &sealed[victim].1;
@@ -160,7 +184,10 @@ fn files_of_zeros_and_files_cut_at_every_length_are_set_aside() {
             store = Some(found.store);
         }
         // It is written again, and the start after that finds nothing wrong.
-        store.unwrap().write(&wanted(), time(1), false).unwrap();
+        store
+            .unwrap()
+            .write(&wanted(), time(1), IndexWrite::IfDifferent)
+            .unwrap();
         let found = root.open();
         assert!(found.rejected.is_empty(), "{:?}", found.rejected);
         assert_eq!(names(&found.copies), all);
@@ -178,7 +205,9 @@ fn files_of_another_node_are_not_served_whether_or_not_the_key_is_shared() {
             let root = TestRoot::new();
             let mut store = root.open_with(keys, owner(1, node)).unwrap().store;
             let wanted = [present("a", version), present("b", version)];
-            store.write(&wanted, time(0), false).unwrap();
+            store
+                .write(&wanted, time(0), IndexWrite::IfDifferent)
+                .unwrap();
             (root, store)
         };
         // One copy, in the place of the own one.
@@ -199,7 +228,10 @@ fn files_of_another_node_are_not_served_whether_or_not_the_key_is_shared() {
         let both = named([("a", "1"), ("b", "1")]);
         assert_eq!(names(&found.copies), both);
         let wanted = [present("a", 1), present("b", 1)];
-        found.store.write(&wanted, time(1), false).unwrap();
+        found
+            .store
+            .write(&wanted, time(1), IndexWrite::IfDifferent)
+            .unwrap();
         assert_eq!(names(&own.open().copies), both);
         assert_eq!(own.files().len(), 2, "only what is listed stays");
 
@@ -209,7 +241,10 @@ fn files_of_another_node_are_not_served_whether_or_not_the_key_is_shared() {
         assert_eq!(names(&found.copies), named([]));
         let reasons = reasons(&found.rejected);
         assert!(reasons.contains(&format!(": {reason}")), "{reasons:?}");
-        found.store.write(&wanted, time(2), false).unwrap();
+        found
+            .store
+            .write(&wanted, time(2), IndexWrite::IfDifferent)
+            .unwrap();
         let found = own.open();
         assert!(found.rejected.is_empty(), "{:?}", found.rejected);
         assert_eq!(names(&found.copies), both);
@@ -221,7 +256,9 @@ fn nothing_opens_without_its_key_and_the_reason_is_reported() {
     // offline 12
     let root = TestRoot::new();
     let mut store = root.open().store;
-    store.write(&[present("a", 1)], time(0), false).unwrap();
+    store
+        .write(&[present("a", 1)], time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let mut found = root.open_with(&[2], owner(1, "node-1")).unwrap();
     assert!(found.copies.is_empty());
     assert_eq!(
@@ -233,7 +270,7 @@ fn nothing_opens_without_its_key_and_the_reason_is_reported() {
     );
     found
         .store
-        .write(&[present("a", 1)], time(1), false)
+        .write(&[present("a", 1)], time(1), IndexWrite::IfDifferent)
         .unwrap();
     let found = root.open_with(&[2], owner(1, "node-1")).unwrap();
     assert_eq!(names(&found.copies), named([("a", "1")]));
@@ -245,15 +282,25 @@ fn a_new_first_key_opens_old_files_and_seals_them_again() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), absent("b")], time(0), false)
+        .write(
+            &[present("a", 1), absent("b")],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let mut found = root.open_with(&[2, 1], owner(1, "node-1")).unwrap();
     assert_eq!(names(&found.copies), named([("a", "1"), ("b", "absent")]));
     let wanted = [present("a", 1), absent("b")];
-    let written = found.store.write(&wanted, time(1), false).unwrap();
+    let written = found
+        .store
+        .write(&wanted, time(1), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(written.files, 2, "copy and index");
     assert_eq!(
-        found.store.write(&wanted, time(2), false).unwrap(),
+        found
+            .store
+            .write(&wanted, time(2), IndexWrite::IfDifferent)
+            .unwrap(),
         Written::default()
     );
     // The old key is not needed any more.
@@ -267,7 +314,9 @@ fn an_index_of_another_format_version_is_rejected_by_name() {
     // offline 30
     let root = TestRoot::new();
     let mut store = root.open().store;
-    store.write(&[present("a", 1)], time(0), false).unwrap();
+    store
+        .write(&[present("a", 1)], time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let mut index = fs::read(root.file(INDEX)).unwrap();
     // With pages of the index.
     index[8] = 1;
@@ -284,7 +333,7 @@ fn an_index_of_another_format_version_is_rejected_by_name() {
     // The next write replaces it.
     found
         .store
-        .write(&[present("a", 2)], time(1), false)
+        .write(&[present("a", 2)], time(1), IndexWrite::IfDifferent)
         .unwrap();
     assert_eq!(names(&root.open().copies), named([("a", "2")]));
 }
@@ -299,7 +348,9 @@ fn hostile_files_in_the_directory_cause_no_hang_and_no_escape() {
         present("c", 3),
         present("d", 4),
     ];
-    store.write(&wanted, time(0), false).unwrap();
+    store
+        .write(&wanted, time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let victim = root.path().join("victim");
     fs::write(&victim, "precious").unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| root.file(&file_of(&store, name)));
@@ -321,14 +372,20 @@ fn hostile_files_in_the_directory_cause_no_hang_and_no_escape() {
     let mut found = root.open();
     assert_eq!(names(&found.copies), named([("d", "4")]));
     assert_eq!(found.rejected.len(), 3);
-    found.store.write(&wanted, time(1), false).unwrap();
+    found
+        .store
+        .write(&wanted, time(1), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     // Only one generation is kept.
     let first = root.rejected();
     assert_eq!(first.len(), 3);
     fs::write(root.file(INDEX), "not sealed").unwrap();
     let mut found = root.open();
-    found.store.write(&wanted, time(2), false).unwrap();
+    found
+        .store
+        .write(&wanted, time(2), IndexWrite::IfDifferent)
+        .unwrap();
     assert!(first.iter().all(|name| !root.rejected().contains(name)));
 }
 
@@ -340,7 +397,10 @@ fn a_failed_read_rejects_no_copy_for_good() {
     for errno in [Errno::MFILE, Errno::IO, Errno::NOMEM] {
         for at in 0.. {
             let root = TestRoot::new();
-            root.open().store.write(&wanted(), time(0), false).unwrap();
+            root.open()
+                .store
+                .write(&wanted(), time(0), IndexWrite::IfDifferent)
+                .unwrap();
             let place = root.place();
             let open = || Store::open(&place, Keyring::of_bytes(&[1]), owner(1, "node-1"), decode);
             let (opened, reached) = during(at, Fault::Once(errno), open);
@@ -348,10 +408,12 @@ fn a_failed_read_rejects_no_copy_for_good() {
             if let Ok(Found { mut store, .. }) = opened {
                 // An object whose state is not known yet keeps its copy.
                 let unknown = [unknown("a"), unknown("b"), unknown("c")];
-                store.write(&unknown, time(1), true).unwrap();
+                store.write(&unknown, time(1), IndexWrite::Always).unwrap();
                 assert_eq!(names(&root.open().copies), all, "{errno:?} at {at}");
                 // One that is known is sealed again: the file may be bad for good.
-                store.write(&wanted(), time(2), false).unwrap();
+                store
+                    .write(&wanted(), time(2), IndexWrite::IfDifferent)
+                    .unwrap();
             }
             assert_eq!(names(&root.open().copies), all, "{errno:?} at {at}");
             if !reached {
@@ -368,7 +430,7 @@ fn directories_in_place_of_files_are_set_aside_each_time() {
     for second in 0..3 {
         let mut store = root.open().store;
         store
-            .write(&[present("a", 1)], time(second), false)
+            .write(&[present("a", 1)], time(second), IndexWrite::IfDifferent)
             .unwrap();
         fs::remove_file(root.file(INDEX)).unwrap();
         fs::create_dir(root.file(INDEX)).unwrap();
@@ -388,11 +450,19 @@ fn an_older_index_alone_restores_no_older_copy() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), present("b", 1)], time(0), false)
+        .write(
+            &[present("a", 1), present("b", 1)],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let old = fs::read(root.file(INDEX)).unwrap();
     store
-        .write(&[present("a", 2), present("b", 1)], time(1), false)
+        .write(
+            &[present("a", 2), present("b", 1)],
+            time(1),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     fs::write(root.file(INDEX), old).unwrap();
     let found = root.open();

@@ -7,7 +7,9 @@ fn the_next_start_reads_what_was_written() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let wanted = [present("a", 1), present("b", 2), absent("c")];
-    store.write(&wanted, time(0), false).unwrap();
+    store
+        .write(&wanted, time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let found = root.open();
     assert_eq!(
         names(&found.copies),
@@ -31,18 +33,30 @@ fn an_equal_checkpoint_is_not_written_again() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), absent("c")], time(0), false)
+        .write(
+            &[present("a", 1), absent("c")],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let before = fs::metadata(root.file(INDEX)).unwrap().ino();
     let mut again = root.open().store;
     let written = again
-        .write(&[present("a", 1), absent("c")], time(60), false)
+        .write(
+            &[present("a", 1), absent("c")],
+            time(60),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     assert_eq!(written, Written::default());
     assert_eq!(fs::metadata(root.file(INDEX)).unwrap().ino(), before);
     // The times of freshness checks are written on request, and cost the index alone.
     let written = again
-        .write(&[present("a", 1), absent("c")], time(60), true)
+        .write(
+            &[present("a", 1), absent("c")],
+            time(60),
+            IndexWrite::Always,
+        )
         .unwrap();
     assert_eq!(written.files, 1);
     assert!(
@@ -59,13 +73,19 @@ fn unwanted_copies_are_removed_with_their_files() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .write(
+            &[present("a", 1), present("b", 2)],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let gone = file_of(&store, "b");
-    store.write(&[present("a", 1)], time(1), false).unwrap();
+    store
+        .write(&[present("a", 1)], time(1), IndexWrite::IfDifferent)
+        .unwrap();
     assert!(!root.file(&gone).exists());
     assert_eq!(names(&root.open().copies), named([("a", "1")]));
-    store.write(&[], time(2), false).unwrap();
+    store.write(&[], time(2), IndexWrite::IfDifferent).unwrap();
     assert_eq!(root.files(), [""; 0]);
     assert!(root.open().copies.is_empty());
 }
@@ -75,10 +95,16 @@ fn an_object_in_unknown_state_keeps_its_copy_and_time() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store
-        .write(&[present("a", 1), present("b", 2)], time(0), false)
+        .write(
+            &[present("a", 1), present("b", 2)],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     let wanted = [unknown("a"), present("b", 3), unknown("never seen")];
-    store.write(&wanted, time(100), false).unwrap();
+    store
+        .write(&wanted, time(100), IndexWrite::IfDifferent)
+        .unwrap();
     let copies = root.open().copies;
     assert_eq!(names(&copies), named([("a", "1"), ("b", "3")]));
     let times: Vec<_> = copies.iter().map(|copy| copy.verified_at).collect();
@@ -94,7 +120,7 @@ fn a_copy_keeps_the_time_of_an_earlier_freshness_check() {
         ..present("a", 1)
     };
     store
-        .write(&[old, present("b", 1)], time(0), false)
+        .write(&[old, present("b", 1)], time(0), IndexWrite::IfDifferent)
         .unwrap();
     let copies = root.open().copies;
     assert_eq!(copies[0].verified_at, time(-500));
@@ -115,11 +141,15 @@ fn the_size_is_that_of_the_files() {
             .sum()
     };
     store
-        .write(&[present("a", 1), absent("c")], time(0), false)
+        .write(
+            &[present("a", 1), absent("c")],
+            time(0),
+            IndexWrite::IfDifferent,
+        )
         .unwrap();
     assert_eq!(store.size(), measured(&root));
     assert_eq!(root.open().store.size(), measured(&root));
-    store.write(&[], time(1), false).unwrap();
+    store.write(&[], time(1), IndexWrite::IfDifferent).unwrap();
     assert_eq!(store.size(), measured(&root));
 }
 
@@ -130,7 +160,11 @@ fn no_plain_byte_reaches_the_disk() {
     let mut store = root.open().store;
     for version in 1..5 {
         store
-            .write(&[present("tls-of-prod", version)], time(0), false)
+            .write(
+                &[present("tls-of-prod", version)],
+                time(0),
+                IndexWrite::IfDifferent,
+            )
             .unwrap();
     }
     for name in root.files().iter().map(String::as_str).chain([INDEX]) {
@@ -164,14 +198,18 @@ fn budgets_of_size_and_of_one_change_are_met() {
             })
             .collect()
     };
-    store.write(&wanted(0), time(0), false).unwrap();
+    store
+        .write(&wanted(0), time(0), IndexWrite::IfDifferent)
+        .unwrap();
     let size: u64 = root
         .files()
         .iter()
         .map(|name| fs::metadata(root.file(name)).unwrap().len())
         .sum();
     assert!(size <= 2 << 20, "{size} bytes");
-    let written = store.write(&wanted(1), time(1), false).unwrap();
+    let written = store
+        .write(&wanted(1), time(1), IndexWrite::IfDifferent)
+        .unwrap();
     assert_eq!(written.files, 2, "the copy and the index");
     assert!(written.bytes <= 64 << 10, "{written:?}");
 }

@@ -142,7 +142,9 @@ fn checkpoint_takes_less_than_its_budget_beside_an_api_server_that_answers() {
     let mut first = None;
     let used = measure(|| {
         let mut recorder = Recorder::new(open(root.path()));
-        recorder.write(served.snapshot(), now, false).unwrap();
+        recorder
+            .write(served.snapshot(), now, IndexWrite::IfDifferent)
+            .unwrap();
         first = Some(recorder);
     });
     check("empty directory", &used);
@@ -153,8 +155,12 @@ fn checkpoint_takes_less_than_its_budget_beside_an_api_server_that_answers() {
     let mut second = None;
     let used = measure(|| {
         let mut recorder = Recorder::new(open(root.path()));
-        recorder.write(served.snapshot(), now, false).unwrap();
-        let written = recorder.write(changed.snapshot(), now, false).unwrap();
+        recorder
+            .write(served.snapshot(), now, IndexWrite::IfDifferent)
+            .unwrap();
+        let written = recorder
+            .write(changed.snapshot(), now, IndexWrite::IfDifferent)
+            .unwrap();
         // The copy and the index.
         assert_eq!(written.files, 2);
         second = Some(recorder);
