@@ -35,9 +35,8 @@ use tracing::warn;
 
 use self::{
     build::Given,
-    events::{AgentEvent, AgentEvents},
+    events::{AgentEvent, AgentEvents, Scan},
     node_pods::NodePods,
-    root_place::follow_root,
     start::{finish_checkpoint, start_checkpoint, warn_of_exposed_secrets},
 };
 pub use self::{
@@ -104,15 +103,7 @@ impl Agent {
 
         let handle = self.handle.clone();
         let inputs = Arc::clone(&handle.node.inputs);
-        let on_change = handle.node.on_change.clone();
-        tasks.spawn("disk turns", handle.node.disk.clone().lend_turns());
-        let root = follow_root(self.given.root.looking(), Arc::clone(&handle.node));
-        tasks.spawn_until_failure("root directory", root);
-        tasks.spawn("clock", inputs.clock.clone().follow_machine());
-        tasks.spawn("hooks", on_change.clone().run(shutdown.clone()));
-        if let Some(events) = handle.node.events.clone() {
-            tasks.spawn("events", async move { events.run().await });
-        }
+        self.start_node(&shutdown, &mut tasks);
         let late_pods = self.follow_manifests(&mut tasks);
         tasks.spawn("pod certificates", self.issuer.run());
         let (contact, changed) = (watch::Sender::default(), watch::Sender::default());
@@ -153,33 +144,42 @@ impl Agent {
             cluster,
             certificates: self.certificates,
             clock_jumps: inputs.clock.jumps(),
-            on_change,
+            on_change: handle.node.on_change.clone(),
             checkpoint,
             scan: OptionFuture::default(),
         };
-        let result = loop {
-            match events.next(&mut node).await {
-                AgentEvent::ShutDown => break Ok(()),
-                AgentEvent::Failed(error) => break Err(error),
-                AgentEvent::Report(report) => node.report(report),
-                AgentEvent::Object(kind, key) => node.object_changed(kind, &key),
-                AgentEvent::Cluster => node.cluster_changed(),
-                AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
-                AgentEvent::ClockJump => node.reconciler.clock_jumped(),
-                AgentEvent::HooksReloaded => node.reconciler.hooks_changed(),
-                AgentEvent::Stale(stale) => node.serve_stale(*stale),
-                AgentEvent::Scanned(found) => node.sweep(found),
-                AgentEvent::VolumesGone(uid) => node.volumes_gone(&uid),
-            }
-            // Volumes of an earlier agent are looked for as soon as all sources have reported.
-            if node.may_scan() {
-                let found = left_behind(handle.node.host.clone(), late_pods.clone());
-                events.scan = Some(found.boxed()).into();
-            }
-        };
+        let scan = || left_behind(handle.node.host.clone(), late_pods.clone()).boxed();
+        let result = serve(&mut events, &mut node, scan).await;
         events.shutdown.cancel();
         finish_checkpoint(events.checkpoint).await;
         end(node.reconciler, &events.on_change, events.tasks, result).await
+    }
+}
+
+/// Handles events until the shutdown, or a failure. `scan` looks for the volumes of an earlier agent.
+async fn serve(
+    events: &mut AgentEvents,
+    node: &mut NodePods,
+    scan: impl Fn() -> Scan,
+) -> Result<(), TaskError> {
+    loop {
+        match events.next(node).await {
+            AgentEvent::ShutDown => return Ok(()),
+            AgentEvent::Failed(error) => return Err(error),
+            AgentEvent::Report(report) => node.report(report),
+            AgentEvent::Object(kind, key) => node.object_changed(kind, &key),
+            AgentEvent::Cluster => node.cluster_changed(),
+            AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
+            AgentEvent::ClockJump => node.reconciler.clock_jumped(),
+            AgentEvent::HooksReloaded => node.reconciler.hooks_changed(),
+            AgentEvent::Stale(stale) => node.serve_stale(*stale),
+            AgentEvent::Scanned(found) => node.sweep(found),
+            AgentEvent::VolumesGone(uid) => node.volumes_gone(&uid),
+        }
+        // As soon as all sources have reported.
+        if node.may_scan() {
+            events.scan = Some(scan()).into();
+        }
     }
 }
 

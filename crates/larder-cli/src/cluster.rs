@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     Kind, ObjectKey,
-    manifest::{Document, Loader, Manifest, Manifests, Rollout},
+    manifest::{Document, Loader, Manifest, ManifestError, Manifests, Rollout},
 };
 use larder_transport::{ClusterSource, path::Resource};
 
@@ -72,13 +72,11 @@ pub(crate) fn sides(
         let mut errors = Vec::new();
         to.documents.retain_mut(|document| {
             let live = wanted_side(document).and_then(|wanted| live.get(&wanted.name));
-            let applied = live.map_or(Ok(()), |live| apply(document, live));
+            let is_applied = applies(document, live, &mut errors);
             if let Manifest::Pod(pod) = &mut document.manifest {
                 pod.status = None;
             }
-            let is_accepted = applied.is_ok();
-            errors.extend(applied.err().map(|error| *error));
-            is_accepted
+            is_applied
         });
         share_nodes(&mut from, &mut to);
         let references = projected(to.pods().chain(from.pods()));
@@ -102,9 +100,8 @@ pub(crate) fn sides(
                 return true;
             };
             let live = objects.live.remove(&key);
-            let applied = live.map_or(Ok(()), |live| apply(document, &live));
-            let is_applied = applied.is_ok() && !not_read.contains(&key);
-            errors.extend(applied.err().map(|error| *error));
+            let is_applied =
+                applies(document, live.as_ref(), &mut errors) && !not_read.contains(&key);
             if !is_applied {
                 not_applied.insert(key);
             }
@@ -126,6 +123,18 @@ pub(crate) fn sides(
             not_applied,
         })
     })
+}
+
+/// Makes a document what applying it makes of `live`. Returns whether that can be done.
+fn applies(
+    document: &mut Document,
+    live: Option<&LiveObject>,
+    errors: &mut Vec<ManifestError>,
+) -> bool {
+    let applied = live.map_or(Ok(()), |live| apply(document, live));
+    let is_applied = applied.is_ok();
+    errors.extend(applied.err().map(|error| *error));
+    is_applied
 }
 
 /// `manifests`, with the objects that their pods read and that they lack.

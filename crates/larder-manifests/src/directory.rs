@@ -232,20 +232,7 @@ impl ManifestDir {
         } = listed;
         self.warn_if_open(ownership);
 
-        let settled = |path: &Path| !self.schedule.is_pending(path);
-        let gone: Vec<_> = self
-            .catalogue
-            .files()
-            .filter(|path| !present.contains_key(*path) && settled(path))
-            .map(Path::to_owned)
-            .collect();
-        let stale: Vec<_> = present
-            .iter()
-            .filter(|(path, stamp)| {
-                settled(path) && (touched.contains(*path) || self.stamps.get(*path) != Some(stamp))
-            })
-            .map(|(path, stamp)| (path.clone(), *stamp))
-            .collect();
+        let (gone, stale) = self.outdated(&present, &touched);
         for path in &gone {
             self.catalogue.removed(path);
             self.stamps.remove(path);
@@ -263,7 +250,38 @@ impl ManifestDir {
             self.stamps.insert(path.clone(), stamp);
             read.insert(path, self.take(reading));
         }
+        let changes = self.changes(read).await?;
+        self.report(self.catalogue.problems());
+        self.narrow_hidden();
+        Ok(changes)
+    }
 
+    /// The files that are gone, and those to be read.
+    fn outdated(
+        &self,
+        present: &BTreeMap<PathBuf, Stamp>,
+        touched: &BTreeSet<PathBuf>,
+    ) -> (Vec<PathBuf>, Vec<(PathBuf, Stamp)>) {
+        let settled = |path: &Path| !self.schedule.is_pending(path);
+        let gone = self
+            .catalogue
+            .files()
+            .filter(|path| !present.contains_key(*path) && settled(path))
+            .map(Path::to_owned);
+        let stale = present
+            .iter()
+            .filter(|(path, stamp)| {
+                settled(path) && (touched.contains(*path) || self.stamps.get(*path) != Some(stamp))
+            })
+            .map(|(path, stamp)| (path.clone(), *stamp));
+        (gone.collect(), stale.collect())
+    }
+
+    /// What differs in the objects of all files, given the objects of those that were read.
+    async fn changes(
+        &mut self,
+        mut read: BTreeMap<PathBuf, FileObjects>,
+    ) -> io::Result<ManifestDiff> {
         let (files, deletes) = self.catalogue.plan();
         let mut changes = ManifestDiff {
             upserts: Vec::new(),
@@ -286,8 +304,6 @@ impl ManifestDir {
         changes
             .deletes
             .sort_by_key(|id| std::cmp::Reverse(rank(&id.kind)));
-        self.report(self.catalogue.problems());
-        self.narrow_hidden();
         Ok(changes)
     }
 

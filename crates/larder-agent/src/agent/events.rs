@@ -54,8 +54,11 @@ pub(super) struct AgentEvents {
     pub(super) on_change: OnChange,
     pub(super) checkpoint: mpsc::Receiver<StaleNode>,
     /// The look for volumes of an earlier agent, while it is under way.
-    pub(super) scan: OptionFuture<BoxFuture<'static, Result<Vec<PodOnDisk>, DiskError>>>,
+    pub(super) scan: OptionFuture<Scan>,
 }
+
+/// Looks for volumes of an earlier agent.
+pub(super) type Scan = BoxFuture<'static, Result<Vec<PodOnDisk>, DiskError>>;
 
 impl AgentEvents {
     /// The next event. Shutdown comes first: tasks may end because of it.

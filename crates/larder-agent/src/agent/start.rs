@@ -25,6 +25,7 @@ use tracing::warn;
 use super::{
     Agent, AgentHandle,
     build::{Given, static_pods},
+    root_place::follow_root,
 };
 use crate::{
     checkpoint::{ApiContact, Checkpoint, ClusterId, StaleNode},
@@ -136,6 +137,19 @@ impl Agent {
             expected.push(PodSource::Http);
         }
         expected
+    }
+
+    /// Starts the tasks of the node: its disk, root directory, clock, hooks and events.
+    pub(super) fn start_node(&self, shutdown: &CancellationToken, tasks: &mut Tasks) {
+        let node = &self.handle.node;
+        tasks.spawn("disk turns", node.disk.clone().lend_turns());
+        let root = follow_root(self.given.root.looking(), Arc::clone(node));
+        tasks.spawn_until_failure("root directory", root);
+        tasks.spawn("clock", node.inputs.clock.clone().follow_machine());
+        tasks.spawn("hooks", node.on_change.clone().run(shutdown.clone()));
+        if let Some(events) = node.events.clone() {
+            tasks.spawn("events", async move { events.run().await });
+        }
     }
 
     /// Starts the task that maintains the mirror pods, and registers the Node if configured.

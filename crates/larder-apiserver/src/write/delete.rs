@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use larder_objects::{ObjectKey, is_terminal_phase};
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{Writer, metadata, options::DeleteOptions};
@@ -43,25 +44,7 @@ impl Writer {
                 ApiKind::Pod => grace(&value, options),
                 _ => 0,
             };
-            let meta = &mut value["metadata"];
-            let marked = !meta["deletionTimestamp"].is_null();
-            let shorter = meta["deletionGracePeriodSeconds"]
-                .as_i64()
-                .is_none_or(|left| grace < left);
-            if !marked || shorter {
-                let period = SignedDuration::from_secs(grace);
-                let at = self
-                    .clock
-                    .now()
-                    .checked_add(period)
-                    .unwrap_or(Timestamp::MAX);
-                meta["deletionTimestamp"] = rfc3339(at).into();
-                meta["deletionGracePeriodSeconds"] = grace.into();
-                // Termination is a change of the desired state. (kube-apiserver 1.36, `registry/rest/delete.go`.)
-                if !marked && let Some(generation) = meta["generation"].as_i64() {
-                    meta["generation"] = (generation + 1).into();
-                }
-            }
+            mark(&mut value["metadata"], grace, self.clock.now());
             if kind == ApiKind::Namespace {
                 value["status"]["phase"] = "Terminating".into();
             }
@@ -97,8 +80,25 @@ impl Writer {
     }
 }
 
+/// Marks an object as being deleted, with so many seconds left, unless it is marked and has fewer left.
+fn mark(meta: &mut Value, grace: i64, now: Timestamp) {
+    let is_marked = !meta["deletionTimestamp"].is_null();
+    let left = meta["deletionGracePeriodSeconds"].as_i64();
+    if is_marked && left.is_some_and(|left| grace >= left) {
+        return;
+    }
+    let period = SignedDuration::from_secs(grace);
+    let at = now.checked_add(period).unwrap_or(Timestamp::MAX);
+    meta["deletionTimestamp"] = rfc3339(at).into();
+    meta["deletionGracePeriodSeconds"] = grace.into();
+    // Termination is a change of the desired state. (kube-apiserver 1.36, `registry/rest/delete.go`.)
+    if !is_marked && let Some(generation) = meta["generation"].as_i64() {
+        meta["generation"] = (generation + 1).into();
+    }
+}
+
 /// How long the pod has to stop. A pod without a node, or one that has ended, needs no time.
-fn grace(pod: &serde_json::Value, options: &DeleteOptions) -> i64 {
+fn grace(pod: &Value, options: &DeleteOptions) -> i64 {
     let unbound = text(pod, "/spec/nodeName").is_empty();
     let ended = is_terminal_phase(text(pod, "/status/phase"));
     if unbound || ended {

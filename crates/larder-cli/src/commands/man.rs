@@ -157,16 +157,26 @@ fn write(
     list(&mut roff, "ENVIRONMENT", ENVIRONMENT);
     list(&mut roff, "FILES", facts.map_or(&[], |facts| facts.files));
     if !examples.is_empty() {
-        roff.control("SH", ["EXAMPLES"]);
-        for line in examples.lines() {
-            // The command, and what it is for.
-            let line = line.trim();
-            let (example, purpose) = line.split_once("   ").unwrap_or((line, ""));
-            roff.control("TP", []);
-            roff.text([bold(example)]);
-            roff.text([roman(purpose.trim())]);
-        }
+        list_examples(&mut roff, examples);
     }
+    see_also(&mut roff, name, all);
+    roff.to_writer(out)
+}
+
+fn list_examples(roff: &mut Roff, examples: &str) {
+    roff.control("SH", ["EXAMPLES"]);
+    for line in examples.lines() {
+        // The command, and what it is for.
+        let line = line.trim();
+        let (example, purpose) = line.split_once("   ").unwrap_or((line, ""));
+        roff.control("TP", []);
+        roff.text([bold(example)]);
+        roff.text([roman(purpose.trim())]);
+    }
+}
+
+/// Names the pages of the other subcommands, and the documents.
+fn see_also(roff: &mut Roff, name: &str, all: &[String]) {
     roff.control("SH", ["SEE ALSO"]);
     let others = all.iter().filter(|one| *one != name);
     let mut pages: Vec<_> = others.map(|one| format!("larder-{one}")).collect();
@@ -184,7 +194,6 @@ fn write(
         italic("/usr/share/doc/larder/docs"),
         roman("."),
     ]);
-    roff.to_writer(out)
 }
 
 fn list(roff: &mut Roff, heading: &str, entries: &[ManEntry]) {

@@ -389,14 +389,7 @@ impl Loader {
                 Ok(())
             }
             Ok(Recognized::Skipped(kind)) => {
-                if kind == "PersistentVolumeClaim" {
-                    let namespace = subject.namespace.clone().unwrap_or_default();
-                    let name = subject.name.clone().unwrap_or_default();
-                    self.manifests
-                        .claims
-                        .insert(ObjectKey::new(namespace, name));
-                }
-                *self.manifests.skipped.entry(kind).or_default() += 1;
+                self.skip(kind, &subject);
                 Ok(())
             }
             Err(problem) => Err(problem),
@@ -409,6 +402,17 @@ impl Loader {
             };
             self.errors.push(error);
         }
+    }
+
+    /// Counts an object of a kind that larder does not use.
+    fn skip(&mut self, kind: String, subject: &Subject) {
+        if kind == "PersistentVolumeClaim" {
+            let namespace = subject.namespace.clone().unwrap_or_default();
+            let name = subject.name.clone().unwrap_or_default();
+            let claim = ObjectKey::new(namespace, name);
+            self.manifests.claims.insert(claim);
+        }
+        *self.manifests.skipped.entry(kind).or_default() += 1;
     }
 
     /// The namespace of `object`, or the default one if it names none; `None` if what it names is not text.
