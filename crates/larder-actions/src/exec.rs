@@ -114,8 +114,6 @@ pub struct ExecReport {
     pub bytes: u64,
     /// Its output, as far as it may be shown.
     pub output: CommandOutput,
-    /// The beginning of what is kept of the output.
-    start: Vec<u8>,
 }
 
 /// The output of a command, as far as it may be shown (rule X5).
@@ -151,11 +149,6 @@ impl ExecReport {
             )),
         }
     }
-
-    /// Whether the output, if it was short, begins with this text.
-    pub fn begins_with(&self, text: &str) -> bool {
-        self.start.starts_with(text.as_bytes())
-    }
 }
 
 /// Runs a command, until it ends or its time is over.
@@ -180,7 +173,7 @@ pub(crate) async fn run(
         Err(error) => return StepOutcome::Failed(error.to_string()),
     };
     let (outcome, tail) = running.ended(limit, deadline, output).await;
-    let (bytes, start) = (tail.bytes(), tail.start());
+    let bytes = tail.bytes();
     let output = match before.or_else(|| environment.withholds()) {
         _ if bytes == 0 => CommandOutput::Empty,
         Some(why) => CommandOutput::Withheld {
@@ -194,7 +187,6 @@ pub(crate) async fn run(
         outcome,
         bytes,
         output,
-        start,
     };
     environment.command_ended(report, change)
 }

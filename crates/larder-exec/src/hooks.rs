@@ -242,7 +242,7 @@ mod tests {
         )];
         let tags = |token: &str| {
             fs::write(set.join("token"), token).unwrap();
-            let parts = content(&target, &volumes, b"", (&hooks, &key)).unwrap();
+            let parts = content(&target, &volumes, b"", &hooks, &key).unwrap();
             parts[0].1.tags.clone()
         };
         assert_eq!(tags("one"), tags("two"));

@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_objects::escaped;
 use smol_str::SmolStr;
 
@@ -17,9 +17,6 @@ pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// Annotation with the time when the node first saw the pod, RFC 3339 with nine fractional digits.
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-
-/// Lowest priority of a pod that the node must keep, kubelet 1.36 `pkg/apis/scheduling/types.go`.
-const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 macro_rules! uid_type {
     ($(#[$doc:meta])* $name:ident) => {
@@ -182,14 +179,6 @@ pub fn is_static_pod(metadata: &ObjectMeta) -> bool {
     annotation(metadata, CONFIG_SOURCE).is_some_and(|source| source != PodSource::Api.as_str())
 }
 
-/// Whether the node must keep `pod` under pressure: it is static, a mirror, or has a system-critical priority.
-pub fn is_critical_pod(pod: &Pod) -> bool {
-    let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
-    is_static_pod(&pod.metadata)
-        || is_mirror_pod(&pod.metadata)
-        || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
-}
-
 /// Whether the pod with the metadata `mirror` is the current mirror pod of the pod with the metadata `pod`: it has the
 /// same full name and was made from the same manifest.
 pub fn is_mirror_pod_of(mirror: &ObjectMeta, pod: &ObjectMeta) -> bool {
@@ -254,21 +243,5 @@ mod tests {
             &pod("p").annotation(CONFIG_MIRROR, "").build().metadata
         ));
         assert!(!is_mirror_pod(&pod("p").build().metadata));
-    }
-
-    #[test]
-    fn static_mirror_and_high_priority_pods_are_critical() {
-        assert!(is_critical_pod(
-            &pod("p").annotation(CONFIG_SOURCE, "file").build()
-        ));
-        assert!(is_critical_pod(
-            &pod("p").annotation(CONFIG_MIRROR, "").build()
-        ));
-        let mut ordinary = pod("p").build();
-        assert!(!is_critical_pod(&ordinary));
-        ordinary.spec.get_or_insert_default().priority = Some(SYSTEM_CRITICAL_PRIORITY - 1);
-        assert!(!is_critical_pod(&ordinary));
-        ordinary.spec.get_or_insert_default().priority = Some(SYSTEM_CRITICAL_PRIORITY);
-        assert!(is_critical_pod(&ordinary));
     }
 }

@@ -6,8 +6,6 @@ use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 
 /// Most bytes that are kept (rule X5).
 const KEPT: usize = 8 << 10;
-/// Bytes that tell the message of larder's own programs.
-const START: usize = 64;
 
 /// Reads a pipe, and keeps the end.
 pub(super) struct Tail {
@@ -58,11 +56,6 @@ impl Tail {
     /// How many bytes there were.
     pub(super) fn bytes(&self) -> u64 {
         self.read
-    }
-
-    /// The first bytes of those that are kept.
-    pub(super) fn start(&self) -> Vec<u8> {
-        self.kept.iter().copied().take(START).collect()
     }
 
     /// What is kept, as text.

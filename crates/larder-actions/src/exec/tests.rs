@@ -120,7 +120,6 @@ async fn run_on(
         outcome,
         bytes: 0,
         output: CommandOutput::Empty,
-        start: Vec::new(),
     })
 }
 

@@ -109,7 +109,10 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::{Config, Error, Lane, Metrics, dial::start_http2};
+    use crate::{
+        Config, Error, Lane, Metrics,
+        dial::{NewConnection, start_http2},
+    };
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_on_a_dead_peer_ends_within_15_seconds() {
@@ -136,7 +139,10 @@ mod tests {
                 1,
                 Lane::Watch,
                 "server".into(),
-                (dialed, 0),
+                NewConnection {
+                    dialed,
+                    handshake: 0,
+                },
                 &config,
                 Arc::new(Notify::new()),
                 Metrics::default(),
@@ -176,11 +182,14 @@ mod tests {
             pending::<()>().await;
         };
         let start = Instant::now();
-        let (interval, timeout) = (Duration::from_secs(30), Duration::from_secs(15));
+        let keep_alive = KeepAlive {
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(15),
+        };
         tokio::select! {
             () = busy_line => unreachable!("it never ends"),
             _ = driver => panic!("the connection ended"),
-            () = until_dead(ping, received.clone(), interval, timeout) => {}
+            () = until_dead(ping, received.clone(), keep_alive) => {}
         }
         // Last byte at 100 s, PING at 130 s.
         assert_eq!(start.elapsed().as_secs(), 145);
