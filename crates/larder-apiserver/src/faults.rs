@@ -63,12 +63,17 @@ pub(crate) enum Effect {
 /// How the body of an answer goes wrong. What is already sent stays as it was.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamFault {
-    /// How many events, or bytes, still pass.
-    left: usize,
-    /// Whether bytes count, be it amid an event.
-    counts_bytes: bool,
+    left: Left,
     /// What happens after these.
     then: Struck,
+}
+
+/// What still passes.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    Events(usize),
+    /// Also amid an event.
+    Bytes(usize),
 }
 
 impl Fault {
@@ -165,17 +170,17 @@ impl Fault {
 
     /// Breaks the connection after `events` events.
     pub fn cut_after_events(self, events: usize) -> Self {
-        self.stream(events, false, Struck::Cut)
+        self.stream(Left::Events(events), Struck::Cut)
     }
 
     /// Breaks the connection after `bytes` bytes of the body.
     pub fn cut_after_bytes(self, bytes: usize) -> Self {
-        self.stream(bytes, true, Struck::Cut)
+        self.stream(Left::Bytes(bytes), Struck::Cut)
     }
 
     /// Ends the stream, as if it were complete, after `events` events.
     pub fn end_after_events(self, events: usize) -> Self {
-        self.stream(events, false, Struck::Last(Bytes::new()))
+        self.stream(Left::Events(events), Struck::Last(Bytes::new()))
     }
 
     /// Sends an ERROR event with `code` after `events` events, and ends the stream.
@@ -184,15 +189,11 @@ impl Fault {
     ///
     /// `code` is not an HTTP status.
     pub fn error_after_events(self, events: usize, code: u16) -> Self {
-        self.stream(events, false, Struck::Last(error(code).to_event()))
+        self.stream(Left::Events(events), Struck::Last(error(code).to_event()))
     }
 
-    fn stream(self, left: usize, counts_bytes: bool, then: Struck) -> Self {
-        self.effect(Effect::Stream(StreamFault {
-            left,
-            counts_bytes,
-            then,
-        }))
+    fn stream(self, left: Left, then: Struck) -> Self {
+        self.effect(Effect::Stream(StreamFault { left, then }))
     }
 
     fn effect(mut self, effect: Effect) -> Self {
@@ -363,18 +364,22 @@ impl StreamFault {
         if self.is_due() {
             return self.then.clone();
         }
-        if !self.counts_bytes {
-            self.left -= 1;
-            return Struck::Pass(frame);
+        match &mut self.left {
+            Left::Events(left) => {
+                *left -= 1;
+                Struck::Pass(frame)
+            }
+            Left::Bytes(left) => {
+                let kept = frame.slice(..frame.len().min(*left));
+                *left -= kept.len();
+                Struck::Pass(kept)
+            }
         }
-        let kept = frame.slice(..frame.len().min(self.left));
-        self.left -= kept.len();
-        Struck::Pass(kept)
     }
 
     /// What becomes of the wait for a frame: a break that is due does not wait.
     pub(crate) fn is_due(&self) -> bool {
-        self.left == 0
+        matches!(self.left, Left::Events(0) | Left::Bytes(0))
     }
 }
 

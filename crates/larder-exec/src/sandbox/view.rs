@@ -78,9 +78,9 @@ impl PrivateView {
 
     /// Mounts a file or a directory.
     pub(super) fn mount(&mut self, mount: &PlannedMount) -> anyhow::Result<()> {
-        let found = fs::metadata(&mount.source);
-        let found = found.with_context(|| format!("cannot find {}", mount.source.display()))?;
-        let target = self.ensure(Path::new(&mount.target), found.is_dir())?;
+        let found = fs::metadata(&mount.source)
+            .with_context(|| format!("cannot find {}", mount.source.display()))?;
+        let target = self.ensure(Path::new(&mount.target), Place::of(&found))?;
         mount_bind_recursive(&mount.source, &opened(&target)?.link).context("cannot bind-mount")?;
         restrict(&target, mount.read_only, mount.options)
             .context("cannot make the mount read-only")?;
@@ -116,7 +116,7 @@ impl PrivateView {
 
     /// Makes sure that there is a directory `path`.
     pub(super) fn ensure_directory(&mut self, path: &Path) -> anyhow::Result<()> {
-        self.ensure(path, true).map(drop)
+        self.ensure(path, Place::Directory).map(drop)
     }
 
     /// Shows the processes of the PID namespace of this process, and no others.
@@ -124,7 +124,7 @@ impl PrivateView {
     /// Where parts of `/proc` are hidden, as in most containers, a user namespace may not mount another one. Then the
     /// current one stays; `/proc/self` is right in both.
     pub(super) fn mount_proc(&mut self) -> anyhow::Result<()> {
-        let target = self.ensure(Path::new(PROC), true)?;
+        let target = self.ensure(Path::new(PROC), Place::Directory)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         match mount("proc", &target, "proc", flags, None) {
             Err(Errno::PERM) => Ok(()),
@@ -148,14 +148,15 @@ impl PrivateView {
         enter().context("cannot change the root directory")
     }
 
-    /// The path in the tree of this process for `path` of the view, with links followed. Creates what is missing. `is_dir`
-    /// says what is to be there.
-    fn ensure(&mut self, path: &Path, is_dir: bool) -> anyhow::Result<PathBuf> {
-        let names = path.components().filter_map(|component| match component {
-            Component::Normal(name) => Some(name),
-            _ => None,
-        });
-        let names: Vec<_> = names.collect();
+    /// The path in the tree of this process for `path` of the view, with links followed. Creates what is missing.
+    fn ensure(&mut self, path: &Path, place: Place) -> anyhow::Result<PathBuf> {
+        let names: Vec<_> = path
+            .components()
+            .filter_map(|component| match component {
+                Component::Normal(name) => Some(name),
+                _ => None,
+            })
+            .collect();
         let mut reached = self.root.clone();
         for (depth, name) in names.iter().enumerate() {
             let so_far: PathBuf = names[..=depth].iter().collect();
@@ -166,15 +167,16 @@ impl PrivateView {
                 }
                 None => {
                     let is_last = depth + 1 == names.len();
-                    let created = self.create(&reached, name, is_dir || !is_last);
+                    let place = if is_last { place } else { Place::Directory };
+                    let created = self.create(&reached, name, place);
                     let what = || format!("cannot create /{} in a private view", so_far.display());
                     created.with_context(what)?
                 }
             };
         }
-        match (is_dir, fs::metadata(&reached)?.is_dir()) {
-            (true, false) => bail!("cannot mount a directory on a file"),
-            (false, true) => bail!("cannot mount a file on a directory"),
+        match (place, Place::of(&fs::metadata(&reached)?)) {
+            (Place::Directory, Place::File) => bail!("cannot mount a directory on a file"),
+            (Place::File, Place::Directory) => bail!("cannot mount a file on a directory"),
             _ => Ok(reached),
         }
     }
@@ -194,9 +196,9 @@ impl PrivateView {
     }
 
     /// Creates `name` in `parent`, or in a mirror of it.
-    fn create(&mut self, parent: &Path, name: &OsStr, is_dir: bool) -> anyhow::Result<PathBuf> {
+    fn create(&mut self, parent: &Path, name: &OsStr, place: Place) -> anyhow::Result<PathBuf> {
         if self.volumes.iter().any(|volume| parent.starts_with(volume)) {
-            return create_in_volume(parent, name, is_dir);
+            return create_in_volume(parent, name, place);
         }
         if !self.own.contains_key(parent) {
             self.mirror(parent)?;
@@ -205,12 +207,13 @@ impl PrivateView {
         let is_root = parent == Path::new("/");
         let parent = if is_root { &self.root } else { parent };
         let (shown, created) = (parent.join(name), self.own[parent].join(name));
-        if is_dir {
-            fs::create_dir(&created)?;
-            fs::set_permissions(&created, fs::Permissions::from_mode(0o755))?;
-            self.own.insert(shown.clone(), created);
-        } else {
-            fs::File::create_new(&created)?;
+        match place {
+            Place::Directory => {
+                fs::create_dir(&created)?;
+                fs::set_permissions(&created, fs::Permissions::from_mode(0o755))?;
+                self.own.insert(shown.clone(), created);
+            }
+            Place::File => drop(fs::File::create_new(&created)?),
         }
         Ok(shown)
     }
@@ -251,14 +254,30 @@ impl PrivateView {
     }
 }
 
+/// What is mounted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Directory,
+    File,
+}
+
+impl Place {
+    fn of(found: &fs::Metadata) -> Self {
+        if found.is_dir() {
+            Self::Directory
+        } else {
+            Self::File
+        }
+    }
+}
+
 /// Creates `name` in a directory of a volume, as runc does.
-fn create_in_volume(parent: &Path, name: &OsStr, is_dir: bool) -> anyhow::Result<PathBuf> {
+fn create_in_volume(parent: &Path, name: &OsStr, place: Place) -> anyhow::Result<PathBuf> {
     let (volume, path) = (opened(parent)?, parent.join(name));
     let created = volume.link.join(name);
-    let made = if is_dir {
-        fs::create_dir(created)
-    } else {
-        fs::File::create_new(created).map(drop)
+    let made = match place {
+        Place::Directory => fs::create_dir(created),
+        Place::File => fs::File::create_new(created).map(drop),
     };
     made.map_err(|error| {
         let more = match error.kind() {
@@ -267,7 +286,7 @@ fn create_in_volume(parent: &Path, name: &OsStr, is_dir: bool) -> anyhow::Result
         };
         anyhow::Error::from(error).context(format!("the volume has no such path{more}"))
     })?;
-    if is_dir {
+    if place == Place::Directory {
         // Whatever the umask, others must be able to pass.
         fs::set_permissions(&opened(&path)?.link, fs::Permissions::from_mode(0o755))?;
     }
