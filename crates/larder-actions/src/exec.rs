@@ -232,8 +232,8 @@ fn variables(command: &Command, change: &PodChange) -> Vec<(String, String)> {
         ("LARDER_VOLUMES", changes.volume_names()),
         ("LARDER_REASON", changes.reason().to_owned()),
         ("LARDER_ATTEMPT", change.attempt.to_string()),
-    ];
-    let cause = cause.map(|(name, value)| (name.to_owned(), value));
+    ]
+    .map(|(name, value)| (name.to_owned(), value));
     command.env.iter().cloned().chain(cause).collect()
 }
 

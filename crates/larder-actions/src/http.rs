@@ -180,8 +180,8 @@ impl Target {
         let headers = request.headers_mut();
         headers.insert("larder-round", header(&change.round.to_string())?);
         if let Some(authorization) = authorization(call, context)? {
-            let value = HeaderValue::from_bytes(&authorization);
-            let mut value = value.map_err(|_| HttpError::Credentials)?;
+            let mut value =
+                HeaderValue::from_bytes(&authorization).map_err(|_| HttpError::Credentials)?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
@@ -285,8 +285,10 @@ async fn exchange<T>(
         return exchange_over(stream, request, read).await;
     };
     let (connector, name) = connector(tls, host, files).await?;
-    let stream = connector.connect(name, stream).await;
-    let stream = stream.map_err(|error| HttpError::Tls(in_words(error)))?;
+    let stream = connector
+        .connect(name, stream)
+        .await
+        .map_err(|error| HttpError::Tls(in_words(error)))?;
     exchange_over(stream, request, read).await
 }
 

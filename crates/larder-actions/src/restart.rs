@@ -40,8 +40,10 @@ pub async fn run(
     ended: &mut Vec<SmolStr>,
 ) -> Result<StepOutcome, String> {
     let deadline = Instant::now() + limit;
-    let containers = query.find(processes, false).await;
-    let containers = containers.map_err(|error| error.to_string())?;
+    let containers = query
+        .find(processes, false)
+        .await
+        .map_err(|error| error.to_string())?;
     if containers.is_empty() {
         // Its next start uses the new content, but a start may already have begun with the old one.
         let names = query.names().join(", ");

@@ -99,8 +99,7 @@ pub(crate) async fn run(
 ) -> Result<(), StepOutcome> {
     let deadline = Instant::now() + timeout;
     let processes = environment.processes();
-    let containers = environment.signal_targets(target.process.is_some());
-    let containers = containers.await?;
+    let containers = environment.signal_targets(target.process.is_some()).await?;
     let mut sent = 0;
     let mut skipped = 0;
     for container in &containers {

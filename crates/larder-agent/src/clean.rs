@@ -66,8 +66,9 @@ impl Leftovers {
             return Ok(None);
         };
         let host = root.volumes()?.with_pod_files(&[larder_hooks::RECORD]);
-        let others = [CHECKPOINT, RootDir::MANIFESTS];
-        let others = others.into_iter().map(|name| root.path().join(name));
+        let others = [CHECKPOINT, RootDir::MANIFESTS]
+            .into_iter()
+            .map(|name| root.path().join(name));
         let mut pods = host.scan()?;
         pods.retain(|pod| pod.is_own);
         Ok(Some(Self {

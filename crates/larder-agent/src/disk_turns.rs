@@ -114,7 +114,8 @@ impl DiskTurns {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> DiskStep<T> {
         let (sender, result) = oneshot::channel();
-        let (turns, span) = (self.clone(), Span::current());
+        let turns = self.clone();
+        let span = Span::current();
         let runtime = Handle::current();
         // Both at once: a step that is known without its work would get a turn and never begin.
         let id = self.change(|state| {

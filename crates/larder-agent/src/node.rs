@@ -19,8 +19,8 @@ pub fn of_this_host(name: &str) -> Node {
     let resources = [
         ("cpu", processors.to_string()),
         ("memory", memory.to_string()),
-    ];
-    let resources = resources.map(|(name, amount)| (name.to_owned(), Quantity(amount)));
+    ]
+    .map(|(name, amount)| (name.to_owned(), Quantity(amount)));
     let address = |type_: &str, address: &str| NodeAddress {
         type_: type_.to_owned(),
         address: address.to_owned(),

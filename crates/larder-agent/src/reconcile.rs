@@ -151,7 +151,8 @@ impl Reconciler {
     }
 
     fn entry(&self, pod: &StoredPod) -> PodStatusEntry {
-        let (root, now) = (self.factory.volumes(), self.node.now());
+        let root = self.factory.volumes();
+        let now = self.node.now();
         let metadata = &pod.metadata;
         let (uid, source) = (ResolvedPodUid::of(metadata), PodSource::of(metadata));
         PodStatusEntry::new(uid, pod.key(), source, root, now)
@@ -160,7 +161,8 @@ impl Reconciler {
     /// The entry of a pod of which only the directory was found, and perhaps a link with its name.
     fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> PodStatusEntry {
         let name = name.unwrap_or_else(|| ObjectKey::new("", uid.as_str()));
-        let (root, now) = (self.factory.volumes(), self.node.now());
+        let root = self.factory.volumes();
+        let now = self.node.now();
         PodStatusEntry::new(uid.clone(), name, None, root, now)
     }
 
@@ -237,7 +239,8 @@ impl Reconciler {
             if plan.hooks == hooks {
                 continue;
             }
-            let (entry, plan) = (self.entry(&plan.pod), PodPlan::clone(&plan));
+            let entry = self.entry(&plan.pod);
+            let plan = PodPlan::clone(&plan);
             let plan = Arc::new(PodPlan { hooks, ..plan });
             self.set_desired(&uid, DesiredState::Serve(plan), entry);
         }
@@ -340,7 +343,8 @@ impl Reconciler {
             shutdown: self.shutdown.clone(),
         };
         let worker = Arc::clone(&self.factory).worker(seat);
-        let (left, span) = (uid.clone(), info_span!("pod", uid = %uid));
+        let left = uid.clone();
+        let span = info_span!("pod", uid = %uid);
         self.workers.spawn(worker.map(|()| left).instrument(span));
         inbox
     }

@@ -451,7 +451,8 @@ impl Store {
                         batch.too_large.insert(copy.id.clone(), excess);
                         return Ok(None);
                     }
-                    let (content, version) = (content(), *version);
+                    let content = content();
+                    let version = *version;
                     let bytes = sealed_len(content.len());
                     if bytes > MAX_FILE_BYTES {
                         let excess = Excess::File { version, bytes };

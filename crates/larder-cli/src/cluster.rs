@@ -171,9 +171,12 @@ pub(crate) fn complete(
 /// Names the workloads of pods that stand for them: the embedded API server has no workloads, and nothing that replaces
 /// their pods.
 fn take_workloads(from: &mut Manifests, to: &mut Manifests) {
-    let own = from.documents.iter_mut();
-    let own = own.filter(|one| matches!(one.manifest, Manifest::Pod(_)) && one.workload.is_none());
-    let mut own: HashMap<_, _> = own.map(|one| (one.object.key(), one)).collect();
+    let mut own: HashMap<_, _> = from
+        .documents
+        .iter_mut()
+        .filter(|one| matches!(one.manifest, Manifest::Pod(_)) && one.workload.is_none())
+        .map(|one| (one.object.key(), one))
+        .collect();
     for document in &mut to.documents {
         if let Some(workload) = &mut document.workload
             && let Some(pod) = own.remove(&document.object.key())
@@ -200,7 +203,8 @@ impl Objects {
             let of = kind.object_type();
             Wanted::at(of.kind, Resource::core(of.resource), key, purpose)
         });
-        let (mut loader, mut live) = (Loader::new("default"), HashMap::new());
+        let mut loader = Loader::new("default");
+        let mut live = HashMap::new();
         for (name, object) in reader.read(wanted.collect()).await? {
             let object = LiveObject::of(&object)?;
             loader.text(&name, &object.text());
@@ -224,10 +228,14 @@ async fn nodes<'p>(
     let names = pods.filter(|pod| reads_node(pod)).filter_map(node_name);
     let keys: BTreeSet<_> = names.map(|name| ObjectKey::new("", name)).collect();
     let is_node = |one: &&Document| matches!(one.manifest, Manifest::Node(_));
-    let given = given.iter().filter(is_node);
-    let given: BTreeSet<_> = given.map(|document| document.object.key()).collect();
-    let wanted = keys.difference(&given);
-    let wanted = wanted.map(|key| Wanted::at("Node", Resource::core("nodes"), key, Purpose::Node));
+    let given: BTreeSet<_> = given
+        .iter()
+        .filter(is_node)
+        .map(|document| document.object.key())
+        .collect();
+    let wanted = keys
+        .difference(&given)
+        .map(|key| Wanted::at("Node", Resource::core("nodes"), key, Purpose::Node));
     let nodes = manifests(reader, wanted.collect()).await?;
     for error in &nodes.errors {
         output::error(error);
@@ -309,7 +317,8 @@ fn wanted_facts(document: &Document) -> Option<Wanted> {
         return None;
     };
     let is_wanted = node_name(pod).is_none() && reads_node_name(pod) && document.workload.is_none();
-    let (key, purpose) = (document.object.key(), Purpose::PodFacts);
+    let key = document.object.key();
+    let purpose = Purpose::PodFacts;
     is_wanted.then(|| Wanted::at("Pod", Resource::PODS, &key, purpose))
 }
 

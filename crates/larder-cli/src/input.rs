@@ -51,9 +51,11 @@ pub(crate) fn loader(namespace: &str, recursive: bool, exclude: &ExcludeArgs) ->
 /// The path of what could not be read, and the reason.
 pub(crate) fn not_read(error: &ManifestError) -> (String, String) {
     let (path, text) = (error.path(), chain(error));
-    let reason = text.strip_prefix(path);
-    let reason = reason.and_then(|text| text.strip_prefix(": "));
-    let reason = reason.unwrap_or(&text).to_owned();
+    let reason = text
+        .strip_prefix(path)
+        .and_then(|text| text.strip_prefix(": "))
+        .unwrap_or(&text)
+        .to_owned();
     (path.to_owned(), reason)
 }
 
@@ -137,15 +139,20 @@ pub(crate) fn built(filenames: &[PathBuf], reader: &str) -> impl Iterator<Item =
 /// `skipped 3 objects of other kinds: 1 Role.rbac.authorization.k8s.io, 2 …`; `None` for none.
 pub(crate) fn skipped(kinds: &BTreeMap<String, usize>) -> Option<String> {
     let objects = output::count(kinds.values().sum(), "object");
-    let names = kinds.iter().map(|(kind, count)| format!("{count} {kind}"));
-    let names = names.collect::<Vec<_>>().join(", ");
+    let names = kinds
+        .iter()
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect::<Vec<_>>()
+        .join(", ");
     (!kinds.is_empty()).then(|| format!("skipped {objects} of other kinds: {names}"))
 }
 
 /// `--exclude left out 2 paths: k8s/flux-system, k8s/gen.yaml`; `None` for none.
 pub(crate) fn excluded(paths: &BTreeSet<PathBuf>) -> Option<String> {
-    let all = paths.iter().map(|path| path.display().to_string());
-    let all: Vec<_> = all.collect();
+    let all: Vec<_> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     let names = first_names(&all, MAX_NAMED);
     let paths = output::count(all.len(), "path");
     (!all.is_empty()).then(|| format!("--exclude left out {paths}: {names}"))

@@ -33,13 +33,17 @@ impl KubeconfigFile {
     /// Writes the file atomically, by rename. It holds a key, so only its owner may read it.
     pub(crate) fn publish(path: &Path, text: &str) -> anyhow::Result<Self> {
         let what = || format!("cannot write the kubeconfig {}", path.display());
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        let parent = parent.unwrap_or(Path::new("."));
+        let parent = path
+            .parent()
+            .filter(|parent| *parent != Path::new(""))
+            .unwrap_or(Path::new("."));
         // Temporary files have mode 0600.
         let mut file = NamedTempFile::new_in(parent).with_context(what)?;
         file.write_all(text.as_bytes()).with_context(what)?;
-        let file = file.persist(path).map_err(|error| error.error);
-        let file = file.with_context(what)?;
+        let file = file
+            .persist(path)
+            .map_err(|error| error.error)
+            .with_context(what)?;
         let metadata = file.metadata().with_context(what)?;
         Ok(Self {
             path: path.to_owned(),

@@ -79,8 +79,7 @@ pub(crate) fn start(format: LogFormat) -> Log {
     match format {
         LogFormat::Text => {
             // No colors: in a line with them, an escape sequence of a name would go unnoticed.
-            let log = log.with_ansi(false);
-            let log = log.with_writer(|| EscapedLines);
+            let log = log.with_ansi(false).with_writer(|| EscapedLines);
             subscriber.with(log).init();
         }
         LogFormat::Json => {

@@ -123,8 +123,9 @@ pub(crate) fn keep_running() -> anyhow::Result<()> {
 ///
 /// The address is in use, or not an address of this machine.
 pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr();
     let address = address.context("cannot read the address of the listener")?;
     Ok((listener, address))

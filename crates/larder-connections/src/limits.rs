@@ -80,10 +80,11 @@ impl ConnectionLimits {
     /// The number of connections that the limits come to in this process.
     pub(crate) fn connections(&self) -> usize {
         let connections = self.max_connections.unwrap_or_else(|| {
-            let soft = process::getrlimit(process::Resource::Nofile).current;
-            let soft = soft.map_or(MAX_CONNECTIONS, |soft| {
-                usize::try_from(soft).unwrap_or(MAX_CONNECTIONS)
-            });
+            let soft = process::getrlimit(process::Resource::Nofile)
+                .current
+                .map_or(MAX_CONNECTIONS, |soft| {
+                    usize::try_from(soft).unwrap_or(MAX_CONNECTIONS)
+                });
             soft.saturating_sub((soft / 4).max(MIN_RESERVE))
                 .min(MAX_CONNECTIONS)
         });

@@ -202,8 +202,8 @@ fn json(level: Level, message: &str, fields: Map<String, Value>) -> String {
         ("timestamp", format!("{now:.6}")),
         ("level", level.to_owned()),
         ("message", message.to_owned()),
-    ];
-    let own = own.map(|(name, value)| (name.to_owned(), Value::from(value)));
+    ]
+    .map(|(name, value)| (name.to_owned(), Value::from(value)));
     let line: Map<_, _> = own.into_iter().chain(fields).collect();
     format!("{}\n", Value::from(line))
 }

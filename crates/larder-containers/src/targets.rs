@@ -138,8 +138,10 @@ impl TargetQuery {
             known.any(|container| container.candidate_names.contains(name))
         };
         if all_processes || found.len() < names.len() || !names.iter().all(is_known) {
-            let searched = processes.containers(&self.mounts, self.ids.as_ref()).await;
-            let searched = searched.map_err(TargetError::List)?;
+            let searched = processes
+                .containers(&self.mounts, self.ids.as_ref())
+                .await
+                .map_err(TargetError::List)?;
             found = meant(&searched);
             self.known.keep(searched);
         }

@@ -64,8 +64,11 @@ pub(crate) fn identity(
             _ => {}
         }
     }
-    let supplemental = of_pod.supplemental_groups.iter().flatten();
-    let supplemental = supplemental.filter_map(|&group| u32::try_from(group).ok());
+    let supplemental = of_pod
+        .supplemental_groups
+        .iter()
+        .flatten()
+        .filter_map(|&group| u32::try_from(group).ok());
     let groups: BTreeSet<_> = supplemental.chain(fs_group(pod)).collect();
     Ok(Identity {
         user,
@@ -97,8 +100,12 @@ pub(crate) fn privileges(
     let own = container.security_context.unwrap_or(&unset);
     let unlimited = own.privileged == Some(true);
     let default = (as_root && !unlimited).then(|| DEFAULT_CAPABILITIES.bits());
-    let limited = own.capabilities.as_ref().filter(|_| !unlimited);
-    let limited = limited.map(capabilities).transpose()?;
+    let limited = own
+        .capabilities
+        .as_ref()
+        .filter(|_| !unlimited)
+        .map(capabilities)
+        .transpose()?;
     Ok(Privileges {
         capabilities: limited.map(|(set, _)| set.bits()).or(default),
         added: limited.map_or(0, |(_, added)| added.bits()),
@@ -118,10 +125,14 @@ fn capabilities(given: &Capabilities) -> anyhow::Result<(CapabilitySet, Capabili
     } else {
         DEFAULT_CAPABILITIES
     };
-    let added = add.iter().map(|name| capability(name));
-    let added: CapabilitySet = added.collect::<Result<_, _>>()?;
-    let dropped = drop.iter().map(|name| capability(name));
-    let dropped = dropped.collect::<Result<_, _>>()?;
+    let added: CapabilitySet = add
+        .iter()
+        .map(|name| capability(name))
+        .collect::<Result<_, _>>()?;
+    let dropped = drop
+        .iter()
+        .map(|name| capability(name))
+        .collect::<Result<_, _>>()?;
     Ok(((set | added).difference(dropped), added))
 }
 
@@ -181,10 +192,14 @@ fn is_host_network() -> bool {
 /// Fields of the security contexts that only a container runtime can apply.
 pub(crate) fn unsupported(pod: &Pod, container: ContainerView<'_>) -> Vec<&'static str> {
     let (of_pod, own) = contexts(pod, container);
-    let seccomp = own.seccomp_profile.or(of_pod.seccomp_profile);
-    let seccomp = seccomp.is_some_and(|profile| profile.type_ != UNCONFINED);
-    let app_armor = own.app_armor_profile.or(of_pod.app_armor_profile);
-    let app_armor = app_armor.is_some_and(|profile| profile.type_ != UNCONFINED);
+    let seccomp = own
+        .seccomp_profile
+        .or(of_pod.seccomp_profile)
+        .is_some_and(|profile| profile.type_ != UNCONFINED);
+    let app_armor = own
+        .app_armor_profile
+        .or(of_pod.app_armor_profile)
+        .is_some_and(|profile| profile.type_ != UNCONFINED);
     let linux = own.se_linux_options.or(of_pod.se_linux_options);
     let windows = own.windows_options.or(of_pod.windows_options);
     let sysctls = of_pod.sysctls.unwrap_or_default();

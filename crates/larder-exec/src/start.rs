@@ -105,19 +105,20 @@ impl Start {
     ) -> anyhow::Result<Self> {
         let (pod, container) = (&target.pod, target.container());
         let variables = target.environment()?;
-        let mounts = mounts(pod, container, &variables, RuntimeFeatures::default())?;
-        let mounts = mounts.into_iter().filter_map(|mount| {
-            Some(MountedVolume {
-                index: mount.index,
-                source: MountSource::of(mount.volume, &target.contents)?,
-                volume: mount.volume.name.clone(),
-                target: mount.mount_path,
-                sub_path: mount.sub_path.map(Into::into),
-                read_only: mount.read_only,
-                options: mount.options,
+        let mounts: Vec<_> = mounts(pod, container, &variables, RuntimeFeatures::default())?
+            .into_iter()
+            .filter_map(|mount| {
+                Some(MountedVolume {
+                    index: mount.index,
+                    source: MountSource::of(mount.volume, &target.contents)?,
+                    volume: mount.volume.name.clone(),
+                    target: mount.mount_path,
+                    sub_path: mount.sub_path.map(Into::into),
+                    read_only: mount.read_only,
+                    options: mount.options,
+                })
             })
-        });
-        let mounts: Vec<_> = mounts.collect();
+            .collect();
         if let Some(mount) = mounts.iter().find(|mount| mount.target == "/") {
             bail!(
                 "cannot mount volume {} on /: the command itself is there; mount it on a directory",
@@ -127,8 +128,10 @@ impl Start {
         let environment = with_caller(&variables, pod)?;
         check_lengths(&environment)?;
         let identity = identity(pod, container, mapped)?;
-        let directory = container.working_dir.filter(|path| !path.is_empty());
-        let directory = directory.map(|path| format!("/{}", path.trim_start_matches('/')));
+        let directory = container
+            .working_dir
+            .filter(|path| !path.is_empty())
+            .map(|path| format!("/{}", path.trim_start_matches('/')));
         Ok(Self {
             mounts,
             environment,
@@ -251,8 +254,9 @@ fn host_name(pod: &Pod) -> anyhow::Result<String> {
     if let Some(name) = given(spec.hostname_override) {
         return Ok(name);
     }
-    let name = given(spec.hostname).or(pod.metadata.name.clone());
-    let name = name.unwrap_or_default();
+    let name = given(spec.hostname)
+        .or(pod.metadata.name.clone())
+        .unwrap_or_default();
     let end = name.floor_char_boundary(MAX_HOST_NAME);
     let name = name[..end].trim_end_matches(['-', '.']).to_owned();
     let (Some(subdomain), Some(true)) = (given(spec.subdomain), spec.set_hostname_as_fqdn) else {
@@ -272,8 +276,9 @@ fn host_name(pod: &Pod) -> anyhow::Result<String> {
 
 /// The variables of the container, and those that a runtime or the image would set.
 fn with_caller(variables: &Environment<'_>, pod: &Pod) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-    let own = variables.iter();
-    let own = own.map(|(name, variable)| (name.to_owned(), variable.value.to_vec()));
+    let own = variables
+        .iter()
+        .map(|(name, variable)| (name.to_owned(), variable.value.to_vec()));
     let mut all: Vec<_> = own.collect();
     if variables.get(HOSTNAME).is_none() {
         all.push((HOSTNAME.to_owned(), host_name(pod)?.into_bytes()));

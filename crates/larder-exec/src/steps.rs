@@ -69,8 +69,11 @@ pub(crate) fn run<'a>(
     let started = state.borrow().started();
     let mut change = attempt.change(context.pod.clone());
     // Where each volume is mounted as a whole.
-    let whole = started.start.mounts.iter();
-    let whole = whole.filter(|mount| mount.sub_path.is_none());
+    let whole = started
+        .start
+        .mounts
+        .iter()
+        .filter(|mount| mount.sub_path.is_none());
     let paths = whole.map(|mount| (mount.volume.as_str().into(), (&mount.target).into()));
     change.changes.locate(&paths.collect());
     let environment = CommandEnvironment {
@@ -121,8 +124,8 @@ impl StepEnvironment for CommandEnvironment<'_> {
     ) -> Result<Vec<FoundContainer>, StepOutcome> {
         self.started_since()?;
         let inside = &self.state.borrow().started().inside;
-        let found = inside.container(&self.container, all_processes, &self.context.processes);
-        let found = found
+        let found = inside
+            .container(&self.container, all_processes, &self.context.processes)
             .map_err(|error| StepOutcome::Failed(format!("cannot find processes: {error}")))?;
         // Its next start has the new content.
         let ended = || StepOutcome::Skipped("the command has ended".to_owned());
@@ -137,7 +140,8 @@ impl StepEnvironment for CommandEnvironment<'_> {
         limit: Duration,
     ) -> StepOutcome {
         if let Some(failure) = failure {
-            let (hook, reason) = (&change.hook, failure.reason());
+            let hook = &change.hook;
+            let reason = failure.reason();
             console::note(format_args!("on change, {hook}: {reason}"));
         }
         if let Err(skipped) = self.started_since() {
@@ -189,7 +193,8 @@ impl StepEnvironment for CommandEnvironment<'_> {
     }
 
     fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError> {
-        let (started, command) = (&self.started, launch.command);
+        let started = &self.started;
+        let command = launch.command;
         let words = command.words.iter().map(|word| word.clone().into());
         let plan = StagePlan::Hook(HookPlan {
             settings: CommandSettings {
@@ -243,10 +248,11 @@ impl StepEnvironment for CommandEnvironment<'_> {
 
 /// The variables of a command of a hook: the usual ones, those of the command, and those of the hook (rule X2).
 fn environment(started: &Started, own: Vec<(String, String)>) -> Vec<(String, Vec<u8>)> {
-    let usual = [("PATH", PATH), ("HOME", "/")];
-    let usual = usual.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let caller = ["LANG", "TZ"].into_iter();
-    let caller = caller.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+    let usual =
+        [("PATH", PATH), ("HOME", "/")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let caller = ["LANG", "TZ"]
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
     let bytes = |(name, value): (String, String)| (name, value.into_bytes());
     let mut all: BTreeMap<_, _> = usual.into_iter().chain(caller).map(bytes).collect();
     all.extend(started.start.environment.iter().cloned());

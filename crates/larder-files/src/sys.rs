@@ -204,8 +204,9 @@ pub fn is_link_to(dir: BorrowedFd<'_>, directory: &str, name: &str) -> Result<bo
     point()?;
     let mut buffer = [MaybeUninit::uninit(); TARGET_BYTES];
     let (target, _) = fs::readlinkat_raw(dir, name, &mut buffer)?;
-    let found = target.strip_prefix(directory.as_bytes());
-    let found = found.and_then(|found| found.strip_prefix(b"/"));
+    let found = target
+        .strip_prefix(directory.as_bytes())
+        .and_then(|found| found.strip_prefix(b"/"));
     Ok(found == Some(name.as_bytes()))
 }
 

@@ -79,7 +79,8 @@ async fn steps(
     let (environment, change) = PodEnvironment::of(attempt, on_change);
     *summary = change.changes.summary();
     if hook.restarts() || attempt.control.restarts_after_failure() {
-        let (names, now) = (environment.targets.query.names(), on_change.now());
+        let names = environment.targets.query.names();
+        let now = on_change.now();
         let limit = on_change
             .schedule()
             .restart_limit(&attempt.uid, &names, now);

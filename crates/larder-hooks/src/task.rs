@@ -344,7 +344,9 @@ impl OnChange {
         hooks: &Arc<PodHooks>,
         on_disk: impl IntoIterator<Item = (PartKey, Arc<PartContent>)>,
     ) {
-        let (key, time, uid) = (self.key(), self.0.node.clock.now(), SmolStr::new(pod.uid()));
+        let key = self.key();
+        let time = self.0.node.clock.now();
+        let uid = SmolStr::new(pod.uid());
         let past = Past {
             content: Content::default().with(on_disk),
             record: self.read_record(&uid),
@@ -469,7 +471,8 @@ impl OnChange {
         let Some(ended) = ended else { return };
         (self.0.node.changed)(&report.uid);
         self.report(&report, &ended, now.time);
-        let (on_change, uid) = (self.clone(), report.uid);
+        let on_change = self.clone();
+        let uid = report.uid;
         writes.spawn_blocking(move || on_change.write_record(&uid));
     }
 }

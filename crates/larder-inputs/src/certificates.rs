@@ -252,7 +252,8 @@ impl Issuer {
                     }
                 }
                 let span = info_span!("certificate", pod.uid = %id.pod_uid, volume = id.key.volume);
-                let (shared, rng) = (Arc::clone(&self.shared), self.rng.fork());
+                let shared = Arc::clone(&self.shared);
+                let rng = self.rng.fork();
                 let task = shared.keep_issued(id.clone(), pod, source, turn, rng);
                 // Replaces the task of a source that has changed.
                 tasks.spawn(id, task.instrument(span));
@@ -321,8 +322,10 @@ impl Shared {
     /// Waits until a certificate that has just arrived is due: at the wall clock's time, or after the span between the
     /// API server's times. A clock that already shows a later time is wrong and is ignored.
     async fn until_due(&self, validity: Validity, jitter: Duration) {
-        let refresh_at = validity.begin_refresh_at.saturating_add(jitter);
-        let refresh_at = refresh_at.unwrap_or(validity.begin_refresh_at);
+        let refresh_at = validity
+            .begin_refresh_at
+            .saturating_add(jitter)
+            .unwrap_or(validity.begin_refresh_at);
         let age = refresh_at.duration_since(validity.not_before);
         let age = Duration::try_from(age).unwrap_or_default();
         let old = sleep(age.max(MIN_USE));

@@ -189,8 +189,8 @@ impl Tokens {
             let _permit = self.permits.acquire().await.expect("it is never closed");
             // Boxed: it is large, and most wait.
             Box::pin(self.request(pod, &key)).await
-        });
-        let answer = answer.await;
+        })
+        .await;
         let error = match answer.unwrap_or(Err(TokenRequestError::Timeout(patience))) {
             Ok(issued) => {
                 let token = issued.token.clone();
@@ -218,7 +218,8 @@ impl Tokens {
 
     /// Time of the next check of the pod's tokens.
     pub fn renewal(&self, pod_uid: &str) -> Option<Instant> {
-        let (issued, now) = (self.issued.lock(), self.clock.now());
+        let issued = self.issued.lock();
+        let now = self.clock.now();
         let of_pod = issued.iter().filter(|(key, _)| key.pod_uid == pod_uid);
         of_pod.filter_map(|(_, kept)| kept.wake_at(now)).min()
     }
@@ -246,14 +247,15 @@ impl Tokens {
                 },
             },
         });
-        let answer = request_secret(&self.client, Method::POST, path.as_str(), Some(&body)).await;
-        let answer = answer.map_err(|error| {
-            if error.is_not_served() {
-                TokenRequestError::NoEndpoint
-            } else {
-                TokenRequestError::Request(error)
-            }
-        })?;
+        let answer = request_secret(&self.client, Method::POST, path.as_str(), Some(&body))
+            .await
+            .map_err(|error| {
+                if error.is_not_served() {
+                    TokenRequestError::NoEndpoint
+                } else {
+                    TokenRequestError::Request(error)
+                }
+            })?;
         decode(&answer).ok_or(TokenRequestError::Answer)
     }
 }

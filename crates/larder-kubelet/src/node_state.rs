@@ -49,8 +49,10 @@ impl NodeState {
     /// The state of `node`, whose annotation says `ttl`.
     pub fn new(node: &Node, ttl: Option<Duration>) -> Self {
         let status = node.status.as_ref();
-        let conditions = status.and_then(|status| status.conditions.as_deref());
-        let mut conditions = conditions.unwrap_or_default().iter();
+        let mut conditions = status
+            .and_then(|status| status.conditions.as_deref())
+            .unwrap_or_default()
+            .iter();
         let ready = conditions.find(|condition| condition.type_ == "Ready");
         let info = status.and_then(|status| status.node_info.as_ref());
         Self {

@@ -59,15 +59,16 @@ impl PodTraits {
 
 /// The view of `pod`.
 pub fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
-    let running = statuses(pod).filter(|status| is_running(status));
-    let running = running.filter_map(|status| {
-        let container = containers(pod).find(|found| found.name == status.name)?;
-        Some(RunningContainer {
-            name: status.name.as_str().into(),
-            id: id(status)?,
-            volumes: whole_mounts(&container).collect(),
-        })
-    });
+    let running = statuses(pod)
+        .filter(|status| is_running(status))
+        .filter_map(|status| {
+            let container = containers(pod).find(|found| found.name == status.name)?;
+            Some(RunningContainer {
+                name: status.name.as_str().into(),
+                id: id(status)?,
+                volumes: whole_mounts(&container).collect(),
+            })
+        });
     let phase = pod
         .status
         .as_ref()
@@ -110,8 +111,9 @@ pub fn has_expression(container: &ContainerView<'_>) -> bool {
 
 /// Whether a container sees only a part of the volume by this mount, as of its start.
 pub fn has_sub_path(mount: &VolumeMount) -> bool {
-    let paths = [&mount.sub_path, &mount.sub_path_expr];
-    let mut paths = paths.into_iter().flatten();
+    let mut paths = [&mount.sub_path, &mount.sub_path_expr]
+        .into_iter()
+        .flatten();
     paths.any(|path| !path.is_empty())
 }
 

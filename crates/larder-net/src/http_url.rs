@@ -43,9 +43,10 @@ impl HttpUrl {
     ///
     /// What the first rule that the text breaks expects. The text is not shown: it may hold credentials.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        let after = text.strip_prefix("https://");
-        let after = after.or_else(|| text.strip_prefix("http://"));
-        let after = after.ok_or(SCHEME)?;
+        let after = text
+            .strip_prefix("https://")
+            .or_else(|| text.strip_prefix("http://"))
+            .ok_or(SCHEME)?;
         if !after.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(CHARACTER);
         }

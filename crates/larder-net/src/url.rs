@@ -18,8 +18,9 @@ pub fn port(authority: &Authority, default: u16) -> Option<u16> {
 
 /// The port as it is written, whether or not it is one; empty if there is none.
 fn port_text(authority: &Authority) -> &str {
-    let rest = host_and_port(authority).strip_prefix(authority.host());
-    let rest = rest.unwrap_or_default();
+    let rest = host_and_port(authority)
+        .strip_prefix(authority.host())
+        .unwrap_or_default();
     rest.strip_prefix(':').unwrap_or_default()
 }
 

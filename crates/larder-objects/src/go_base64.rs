@@ -51,8 +51,11 @@ fn malformed(text: &str) -> MalformedBase64 {
 
 /// Where Go's decoder stops; `None` if it reads all.
 fn stops_at(text: &[u8]) -> Option<usize> {
-    let bytes = text.iter().copied().enumerate();
-    let mut bytes = bytes.filter(|(_, byte)| !matches!(byte, b'\r' | b'\n'));
+    let mut bytes = text
+        .iter()
+        .copied()
+        .enumerate()
+        .filter(|(_, byte)| !matches!(byte, b'\r' | b'\n'));
     // Of each four, how many were read.
     let mut held = 0;
     loop {

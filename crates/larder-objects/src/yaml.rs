@@ -467,8 +467,11 @@ impl<'a> Builder<'a> {
             return Err(Error::new(ErrorKind::DuplicateKey, *next, problem));
         }
         // Keys of the mapping itself win over merged ones; of these, the first.
-        let entries = entries.into_iter().map(|(name, value, _)| (name, value));
-        let mut entries: Vec<_> = entries.chain(merged).collect();
+        let mut entries: Vec<_> = entries
+            .into_iter()
+            .map(|(name, value, _)| (name, value))
+            .chain(merged)
+            .collect();
         entries.sort_by(|(one, _), (other, _)| one.cmp(other));
         entries.dedup_by(|next, first| next.0 == first.0);
         Ok(entries)

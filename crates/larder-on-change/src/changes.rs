@@ -95,8 +95,10 @@ impl Changes {
                 _ => Some(format!("{what}s {} changed", names.join(", "))),
             }
         };
-        let parts = [part("volume", volumes), part("variable", variables)];
-        let parts: Vec<_> = parts.into_iter().flatten().collect();
+        let parts: Vec<_> = [part("volume", volumes), part("variable", variables)]
+            .into_iter()
+            .flatten()
+            .collect();
         parts.join("; ")
     }
 

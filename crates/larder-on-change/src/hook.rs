@@ -169,8 +169,11 @@ impl Action {
             return self.word().to_owned();
         };
         let program = command.words.first().map_or("", String::as_str);
-        let name = program.rsplit('/').next().unwrap_or_default();
-        let name = name.replace(char::is_control, "");
+        let name = program
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .replace(char::is_control, "");
         match &name[..name.floor_char_boundary(MAX_LABEL)] {
             "" => self.word().to_owned(),
             name => name.to_owned(),

@@ -91,8 +91,10 @@ impl RoundQueue {
         let all = self.parallelism.saturating_sub(running.count());
         let of_annotations = (self.parallelism - reserved).saturating_sub(annotated.count());
         let of_annotations = all.min(of_annotations);
-        let pods = self.pods.values_mut();
-        let pods = pods.filter(|pod| pod.running.len() < self.of_pod);
+        let pods = self
+            .pods
+            .values_mut()
+            .filter(|pod| pod.running.len() < self.of_pod);
         let next = pods.filter_map(|pod| {
             let kept = if pod.running.is_empty() { 0 } else { reserved };
             let mut due = pod.due.iter().copied();

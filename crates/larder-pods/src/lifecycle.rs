@@ -253,8 +253,8 @@ impl PodLifecycle {
         }
         let mut actions = Vec::new();
         let served = self.pods.iter_mut();
-        let gone = served.filter(|(_, pod)| pod.gone && pod.life == PodLife::Served);
-        let gone: Vec<_> = gone
+        let gone: Vec<_> = served
+            .filter(|(_, pod)| pod.gone && pod.life == PodLife::Served)
             .map(|(uid, tracked)| {
                 tracked.life = PodLife::Retiring { registered: true };
                 actions.push(LifecycleAction::Retire(Arc::clone(&tracked.pod)));
@@ -271,8 +271,12 @@ impl PodLifecycle {
     pub fn network_ready(&mut self, ready: bool) -> Vec<LifecycleAction> {
         self.network_ready = ready;
         let waits = |tracked: &Tracked| tracked.life == PodLife::Held(HeldBecause::NetworkNotReady);
-        let waiting = self.pods.iter().filter(|(_, tracked)| waits(tracked));
-        let waiting: Vec<_> = waiting.map(|(uid, _)| uid.clone()).collect();
+        let waiting: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|(_, tracked)| waits(tracked))
+            .map(|(uid, _)| uid.clone())
+            .collect();
         waiting.iter().filter_map(|uid| self.start(uid)).collect()
     }
 
@@ -286,7 +290,8 @@ impl PodLifecycle {
         };
         tracked.life = PodLife::Finished;
         let full_name = FullName::of(&tracked.pod.metadata);
-        let (gone, successor) = (tracked.gone, tracked.successor.take());
+        let gone = tracked.gone;
+        let successor = tracked.successor.take();
         let mut actions = Vec::new();
         if registered {
             actions.push(LifecycleAction::Unregister(uid.clone()));

@@ -256,8 +256,10 @@ impl Pods {
                 continue;
             };
             let uid = MirrorPodUid::of(&mirror.metadata);
-            let known = translations.pod_to_mirror.entry(pod_uid.clone());
-            let known = known.or_default();
+            let known = translations
+                .pod_to_mirror
+                .entry(pod_uid.clone())
+                .or_default();
             // Of two mirror pods of one pod, the one that its full name leads to.
             let named = index.mirrors.by_name(mirror.key_ref());
             if known.is_none() || named.is_some_and(|named| Arc::ptr_eq(named, mirror)) {
@@ -334,7 +336,8 @@ impl PodIndex {
     }
 
     fn upsert_mirror(&mut self, pod: Arc<StoredPod>) {
-        let (uid, name) = (pod.uid(), pod.key_ref());
+        let uid = pod.uid();
+        let name = pod.key_ref();
         let before = self.mirrors.by_uid(uid);
         if let Some(regular) = self.regular.by_name(name) {
             let translation = ResolvedPodUid::of(&regular.metadata);

@@ -231,8 +231,9 @@ impl PodLoop {
         actions.extend(steps.into_iter().map(|step| match step {
             LifecycleAction::Serve(pod) => {
                 let is_static = is_static_pod(&pod.metadata);
-                let mirror = is_static.then(|| self.manager.mirror_pod_by_pod(&pod));
-                let mirror = mirror.flatten();
+                let mirror = is_static
+                    .then(|| self.manager.mirror_pod_by_pod(&pod))
+                    .flatten();
                 let with_addresses = mirror.and_then(|mirror| with_addresses_of(&mirror, &pod));
                 PodAction::Serve(with_addresses.unwrap_or(pod))
             }
@@ -244,8 +245,9 @@ impl PodLoop {
     /// The mirror pod that `mirror` is a version of, as it is known before.
     fn mirror_of_same_name(&self, mirror: &StoredPod) -> Option<Arc<StoredPod>> {
         let is_mirror = is_mirror_pod(&mirror.metadata);
-        let pod = is_mirror.then(|| self.manager.pod_by_mirror_pod(mirror));
-        let pod = pod.flatten()?;
+        let pod = is_mirror
+            .then(|| self.manager.pod_by_mirror_pod(mirror))
+            .flatten()?;
         self.manager.mirror_pod_by_pod(&pod)
     }
 
@@ -273,8 +275,10 @@ impl PodLoop {
         }?;
         let deadline = pod.metadata.deletion_timestamp.as_ref();
         let is_static = is_static_pod(&pod.metadata);
-        let mirror = is_static.then(|| self.manager.mirror_pod_by_pod(&pod));
-        let mirror = mirror.flatten().map(|mirror| PodUid::of(&mirror.metadata));
+        let mirror = is_static
+            .then(|| self.manager.mirror_pod_by_pod(&pod))
+            .flatten()
+            .map(|mirror| PodUid::of(&mirror.metadata));
         Some((
             ResolvedPodUid::of(&pod.metadata),
             deadline.map(|time| time.0),

@@ -64,12 +64,16 @@ impl Assumptions {
         if !self.facts {
             return None;
         }
-        let divisor = field.divisor.as_ref().map(|divisor| divisor.0.as_str());
-        let divisor = divisor.filter(|divisor| !matches!(*divisor, "" | "0" | "1"));
+        let divisor = field
+            .divisor
+            .as_ref()
+            .map(|divisor| divisor.0.as_str())
+            .filter(|divisor| !matches!(*divisor, "" | "0" | "1"));
         let name = field.resource.split_once('.').map_or("", |(_, name)| name);
         let resources = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-        let limit = resources.and_then(|resources| resources.limits.as_ref()?.get(name));
-        let limit = limit.map(|limit| format!(" up to the pod's {}", limit.0));
+        let limit = resources
+            .and_then(|resources| resources.limits.as_ref()?.get(name))
+            .map(|limit| format!(" up to the pod's {}", limit.0));
         let divisor = divisor.map(|divisor| format!(" / {divisor}"));
         let detail = divisor.unwrap_or_default() + &limit.unwrap_or_default();
         Some(Unknown::of(UnknownSource::number(

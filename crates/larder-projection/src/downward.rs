@@ -167,8 +167,11 @@ pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldRefErro
 pub(crate) fn host_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     let Some(node) = node else {
         let status = pod.status.as_ref();
-        let listed = status.and_then(|status| status.host_ips.as_deref());
-        let listed = listed.unwrap_or_default().iter().map(|ip| ip.ip.as_str());
+        let listed = status
+            .and_then(|status| status.host_ips.as_deref())
+            .unwrap_or_default()
+            .iter()
+            .map(|ip| ip.ip.as_str());
         let single = status.and_then(|status| status.host_ip.as_deref());
         return one_per_family(single.into_iter().chain(listed).filter_map(parse_ip));
     };

@@ -22,8 +22,10 @@ pub fn memory_limit(pod: &Pod, node: &NodeFacts) -> Option<u64> {
 /// Rule 3. The pod's overhead comes on top.
 fn pod_limit(spec: &PodSpec) -> Option<i64> {
     let limit = declared(spec.resources.as_ref()).or_else(|| containers_limit(spec))?;
-    let overhead = spec.overhead.as_ref();
-    let overhead = overhead.and_then(|overhead| bytes(&overhead.get("memory")?.0));
+    let overhead = spec
+        .overhead
+        .as_ref()
+        .and_then(|overhead| bytes(&overhead.get("memory")?.0));
     Some(limit.saturating_add(overhead.unwrap_or_default()))
 }
 

@@ -161,8 +161,10 @@ pub fn partial_mounts<'a>(
     runtime: RuntimeFeatures,
 ) -> (MountTable<'a>, Vec<MountError>) {
     // Of two with one name, which validation rejects, the first counts.
-    let volumes = pod_volumes(pod).rev();
-    let volumes: HashMap<_, _> = volumes.map(|volume| (&*volume.name, volume)).collect();
+    let volumes: HashMap<_, _> = pod_volumes(pod)
+        .rev()
+        .map(|volume| (&*volume.name, volume))
+        .collect();
     let (mut table, mut errors) = (MountTable::new(), Vec::new());
     for (index, entry) in container.volume_mounts.iter().enumerate() {
         let volume = volumes.get(entry.name.as_str()).copied();
@@ -339,8 +341,8 @@ fn expand_sub_path(
             }
             Some(variable) if !variable.value.is_empty() => {
                 secret |= variable.secret;
-                let value = std::str::from_utf8(&variable.value);
-                let value = value.map_err(|_| MountError::NotUtf8(name.to_owned()))?;
+                let value = std::str::from_utf8(&variable.value)
+                    .map_err(|_| MountError::NotUtf8(name.to_owned()))?;
                 expanded.push_str(value);
                 parts.push(Ok(Cow::Owned(value.as_bytes().to_vec())));
                 if expanded.len() > MAX_PATH_BYTES {
@@ -393,8 +395,9 @@ pub type NestedMountPoints = Result<Vec<VolumePath>, NestedMountError>;
 pub fn nested_mount_points(pod: &Pod) -> HashMap<&str, NestedMountPoints> {
     let mut found: HashMap<&str, NestedMountPoints> = HashMap::new();
     for container in containers(pod) {
-        let mounts = container.volume_mounts.iter();
-        let mut mounts: Vec<_> = mounts
+        let mut mounts: Vec<_> = container
+            .volume_mounts
+            .iter()
             .map(|mount| (clean(&mount.mount_path), &*mount.name))
             .collect();
         // What lies below a path follows it directly.

@@ -71,8 +71,10 @@ impl Need {
         let mut needs = BTreeSet::new();
         let map = volume.config_map.as_ref();
         needs.extend(map.map(|source| Self::config_map(&source.name)));
-        let secret = volume.secret.as_ref();
-        let secret = secret.and_then(|source| source.secret_name.as_deref());
+        let secret = volume
+            .secret
+            .as_ref()
+            .and_then(|source| source.secret_name.as_deref());
         needs.extend(secret.map(Self::secret));
         let downward = volume.downward_api.as_ref();
         needs.extend(downward.and_then(|source| Self::node(source.items.as_deref())));

@@ -163,7 +163,8 @@ impl Health {
         let state = self.0.lock();
         let (mut problems, mut status) = (Vec::new(), "ok".to_owned());
         for watch in &state.watches {
-            let (selection, silent) = (&watch.selection, now - watch.heard);
+            let selection = &watch.selection;
+            let silent = now - watch.heard;
             if silent >= 2 * state.max_silence {
                 let seconds = silent.as_secs();
                 problems.push(format!("watch of {selection}: no sign for {seconds} s"));

@@ -80,8 +80,11 @@ impl Hooks {
     /// From now on these hooks fire. Those that were adopted before go on; new ones start from the past or, if others
     /// were adopted before them, from the present.
     pub(crate) fn adopt(&mut self, is_meant: impl Fn(&Hook) -> bool, past: &Past, key: &DigestKey) {
-        let meant = self.all.iter().filter(|(hook, _)| is_meant(hook));
-        let meant = meant.map(|(hook, _)| Arc::clone(hook));
+        let meant = self
+            .all
+            .iter()
+            .filter(|(hook, _)| is_meant(hook))
+            .map(|(hook, _)| Arc::clone(hook));
         self.adopted = Arc::new(PodHooks::of_command(meant, &PodOutline::default()));
         let hooks = Arc::clone(&self.adopted);
         self.schedule
@@ -160,7 +163,8 @@ impl Hooks {
         let mut all = self.all.iter();
         let own = all.find(|(hook, _)| Arc::ptr_eq(hook, &attempt.hook().hook));
         let own_round = own.and_then(|(_, round)| round.clone());
-        let (context, newer) = (Arc::clone(&self.context), self.changes.subscribe());
+        let context = Arc::clone(&self.context);
+        let newer = self.changes.subscribe();
         let round = async move {
             let began = Instant::now();
             let end = if let Some(round) = own_round {

@@ -129,8 +129,9 @@ impl Index {
                 Err(_) => {}
             }
         }
-        let key = key.map_or_else(DigestKey::generate, Ok);
-        let key = key.map_err(io::Error::other)?;
+        let key = key
+            .map_or_else(DigestKey::generate, Ok)
+            .map_err(io::Error::other)?;
         self.key = DigestKey::from_bytes(&key);
         // A line that was cut off must not swallow the next one.
         self.journal = Some(self.rewritten(directory, key)?);

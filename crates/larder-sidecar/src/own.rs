@@ -54,8 +54,9 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
     let pages = Arc::new(Pages::new(Form::Own, &health));
-    let listener = OptionFuture::from(settings.listen.map(listen)).await;
-    let listener = listener.transpose()?;
+    let listener = OptionFuture::from(settings.listen.map(listen))
+        .await
+        .transpose()?;
     let run = async {
         loop {
             let mut running = start(&settings, client.clone(), &pages);
@@ -73,7 +74,8 @@ pub async fn run(
 }
 
 fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running {
-    let (state_dir, metrics) = (&settings.state_dir, &pages.metrics);
+    let state_dir = &settings.state_dir;
+    let metrics = &pages.metrics;
     let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
     let timing = RequestTiming {
         poll: settings.once.map(|_| POLL),
@@ -86,8 +88,12 @@ fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running
     let pod = settings.pod.clone();
     let context = StepContext::new(pod, state_dir, places.collect(), metrics, false);
     // An init container has no application yet.
-    let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
-    let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
+    let hooks = settings
+        .hooks
+        .iter()
+        .filter(|_| settings.once.is_none())
+        .map(|hook| (hook.clone(), None))
+        .collect();
     let hooks = Hooks::new(hooks, context, Arc::clone(&pages.health));
     let course = Course {
         once: settings.once,

@@ -46,8 +46,9 @@ pub struct Places {
 impl Places {
     /// Files in `folder`. Annotations may also lead to the directories `others`. `None` if a path is not absolute.
     pub fn new(folder: &Path, others: &[PathBuf]) -> Option<Self> {
-        let roots = iter::once(folder).chain(others.iter().map(PathBuf::as_path));
-        let roots = roots.map(|root| root.is_absolute().then(|| normalized(root)));
+        let roots = iter::once(folder)
+            .chain(others.iter().map(PathBuf::as_path))
+            .map(|root| root.is_absolute().then(|| normalized(root)));
         Some(Self {
             roots: roots.collect::<Option<_>>()?,
             annotation: "k8s-sidecar-target-directory".to_owned(),
@@ -181,8 +182,9 @@ impl Places {
             && index.has_made(own)
             && let (Some(above), Some(name)) = (directory.parent(), directory.file_name())
         {
-            let removed = self.open(above);
-            let removed = removed.and_then(|above| sys::remove_dir(above.as_fd(), name));
+            let removed = self
+                .open(above)
+                .and_then(|above| sys::remove_dir(above.as_fd(), name));
             if sys::may_be_missing(removed).is_err() {
                 break;
             }

@@ -162,7 +162,8 @@ impl RequestRound {
         let mut call = request.call.clone();
         call.tls.clone_from(&request.client.tls);
         call.headers.extend(login);
-        let (began, limit) = (Instant::now(), request.client.timeout);
+        let began = Instant::now();
+        let limit = request.client.timeout;
         let (outcome, progress) = send(&call, limit, change, context.request()).await;
         let took = began.elapsed();
         if let Some(metrics) = &self.metrics {

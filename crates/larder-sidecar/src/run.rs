@@ -175,9 +175,11 @@ impl Running {
         pages: &Pages,
     ) -> Self {
         let health = Arc::clone(&pages.health);
-        let (api, random) = (Api::new(client), fastrand::Rng::new());
+        let api = Api::new(client);
+        let random = fastrand::Rng::new();
         let node = NodeContext::default();
-        let (most, seqs) = (MAX_REQUESTS_IN_FLIGHT, Arc::default());
+        let most = MAX_REQUESTS_IN_FLIGHT;
+        let seqs = Arc::default();
         let engine = Engine::new(api.clone(), most, seqs, &node, random);
         let capped = |time: Duration| time.min(MAX_TIME);
         let poll = Poll::of(timing.poll);
@@ -258,8 +260,11 @@ impl Running {
                     self.intake.lock().sink.look();
                 }
                 SidecarEvent::TimeIsUp => {
-                    let reason = self.health.missing().or(settled.unwritten);
-                    let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
+                    let reason = self
+                        .health
+                        .missing()
+                        .or(settled.unwritten)
+                        .unwrap_or_else(|| "the first sync takes too long".into());
                     return Err(RunError::Incomplete(reason));
                 }
                 SidecarEvent::Stale(object) => self.read_again(object),
@@ -287,12 +292,15 @@ impl Running {
             Progress::FirstSync { .. } => None,
             Progress::Following { observe_at } => observe_at,
         };
-        let stale = self.intake.lock().next_stale();
-        let stale = stale.filter(|_| self.reread.is_none());
-        let stale = stale.map(|(due, object)| async move {
-            sleep_until(due).await;
-            object
-        });
+        let stale = self
+            .intake
+            .lock()
+            .next_stale()
+            .filter(|_| self.reread.is_none())
+            .map(|(due, object)| async move {
+                sleep_until(due).await;
+                object
+            });
         tokio::select! {
             biased;
             () = shutdown.cancelled() => SidecarEvent::ShutDown,
@@ -365,7 +373,8 @@ impl Running {
     fn was_read(&mut self, object: &ObjectRef, read: Result<(), RequestError>) {
         let mut intake = self.intake.lock();
         if let Err(error) = read {
-            let (now, random) = (Instant::now(), fastrand::f64());
+            let now = Instant::now();
+            let random = fastrand::f64();
             let pause = self.reread_backoff.delay_after(&error, now, random);
             let error = chain(&error);
             warn!(error, "cannot read an object again, will retry");
@@ -423,8 +432,9 @@ impl Running {
         };
         drop(intake);
         let own = self.course.own_round.as_ref();
-        let skipped = own.filter(|own| own.first == FirstRequest::Skipped);
-        let skipped = skipped.map(|own| Arc::clone(&own.round));
+        let skipped = own
+            .filter(|own| own.first == FirstRequest::Skipped)
+            .map(|own| Arc::clone(&own.round));
         if skipped.as_ref().is_some_and(|round| round.script.is_none()) {
             // Its hook starts from the present content.
             self.hooks.adopt(|hook| hook.name != HOOK, &past, &key);

@@ -110,8 +110,9 @@ impl Pages {
         };
         let shutdown = CancellationToken::new();
         let _on_drop = shutdown.clone().drop_guard();
-        let served = self.serve_on_thread(listener, shutdown.clone());
-        let served = served.map_err(|error| RunError::Thread(errno_of(&error)))?;
+        let served = self
+            .serve_on_thread(listener, shutdown.clone())
+            .map_err(|error| RunError::Thread(errno_of(&error)))?;
         let ended = run.await;
         shutdown.cancel();
         // Whether it has ended, or is too late: it ends with the process.
@@ -125,7 +126,8 @@ impl Pages {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) -> io::Result<oneshot::Receiver<()>> {
-        let (pages, listener) = (Arc::clone(self), listener.into_std()?);
+        let pages = Arc::clone(self);
+        let listener = listener.into_std()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (ends, ended) = oneshot::channel::<()>();
         let serve = move || {
@@ -146,8 +148,8 @@ impl Pages {
         if let Ok(address) = listener.local_addr() {
             info!(%address, "listening");
         }
-        let limits = ConnectionLimits::default().http1_only();
-        let limits = limits
+        let limits = ConnectionLimits::default()
+            .http1_only()
             .max_connections(CONNECTIONS)
             .response_timeout(RESPONSE_TIMEOUT);
         let service = service_fn(move |request: http::Request<Incoming>| {
@@ -160,7 +162,8 @@ impl Pages {
     }
 
     fn response(&self, uri: &http::Uri) -> http::Result<Response<Full<Bytes>>> {
-        let (health, now) = (&self.health, Instant::now());
+        let health = &self.health;
+        let now = Instant::now();
         let mut query = uri.query().unwrap_or_default().split('&');
         let max_age = query.find_map(|pair| pair.strip_prefix("max-age="));
         let Ok(max_age) = max_age.map(go_duration::parse).transpose() else {
@@ -190,8 +193,9 @@ impl Pages {
 }
 
 fn page(status: u16, form: &str, body: impl Into<Bytes>) -> http::Result<Response<Full<Bytes>>> {
-    let response = Response::builder().status(status);
-    let response = response.header(CONTENT_TYPE, form);
+    let response = Response::builder()
+        .status(status)
+        .header(CONTENT_TYPE, form);
     response.body(Full::new(body.into()))
 }
 
@@ -224,15 +228,18 @@ pub fn check(address: SocketAddr, path: &str, limit: Duration) -> Result<(), Str
         body_of_5xx: true,
         allow_loopback: true,
     };
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("cannot ask {address}: {error}"))?;
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot ask {address}: {error}"))?;
     let mut body = Vec::new();
     let mut take = |bytes: &[u8]| -> io::Result<()> {
         body.extend_from_slice(bytes);
         Ok(())
     };
-    let fetched = runtime.block_on(fetch(&request, &mut take));
-    let fetched = fetched.map_err(|error| format!("cannot ask {address}: {error}"))?;
+    let fetched = runtime
+        .block_on(fetch(&request, &mut take))
+        .map_err(|error| format!("cannot ask {address}: {error}"))?;
     if fetched.status == 200 {
         return Ok(());
     }

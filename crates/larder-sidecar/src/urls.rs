@@ -180,8 +180,11 @@ impl UrlKeys {
                 next = Some(next.map_or(key.due, |next: Instant| next.min(key.due)));
                 continue;
             }
-            let own = self.under_way.iter();
-            let own = own.filter(|file| file.object == key.file.object).count();
+            let own = self
+                .under_way
+                .iter()
+                .filter(|file| file.object == key.file.object)
+                .count();
             if self.under_way.len() >= MAX_FETCHES {
                 // The end of one brings the next.
                 break;
@@ -193,11 +196,16 @@ impl UrlKeys {
                 gone.push(Arc::clone(path));
                 continue;
             }
-            let others = self.keys.values().filter(|other| other.file != key.file);
-            let others: usize = others.map(|other| other.content.length).sum();
+            let others: usize = self
+                .keys
+                .values()
+                .filter(|other| other.file != key.file)
+                .map(|other| other.content.length)
+                .sum();
             let room = MAX_BODIES - MAX_BODIES.min(others + self.under_way.len() * MAX_BODY);
             let settings = Arc::clone(&self.settings);
-            let (file, intake) = (key.file.clone(), Arc::clone(intake));
+            let file = key.file.clone();
+            let intake = Arc::clone(intake);
             let validators = key.content.validators.clone();
             self.under_way.push(file.clone());
             let fetching = async move {

@@ -109,7 +109,8 @@ impl Config {
         within("idle_timeout", self.idle_timeout, Duration::ZERO)?;
         within("backoff_base", self.backoff_base, SHORTEST)?;
         within("backoff_cap", self.backoff_cap, SHORTEST)?;
-        let (interval, none) = (self.credentials_check_interval, Duration::ZERO);
+        let interval = self.credentials_check_interval;
+        let none = Duration::ZERO;
         within("credentials_check_interval", interval, none)?;
         let streams = self.max_streams_per_connection;
         at_least("max_streams_per_connection", streams, 1)?;

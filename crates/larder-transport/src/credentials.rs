@@ -385,8 +385,7 @@ impl LoadedCredentials {
         let plugin = match (&settings.user, issued) {
             (User::Plugin(plugin), Some(issued)) => Some((plugin.clone(), issued)),
             (User::Plugin(plugin), None) => {
-                let issued = plugin.run().await;
-                let issued = issued.map_err(|source| SetupError::Plugin {
+                let issued = plugin.run().await.map_err(|source| SetupError::Plugin {
                     name: plugin.name().to_owned(),
                     source,
                 })?;
@@ -407,8 +406,12 @@ impl LoadedCredentials {
             let stamp = Stamp::of(&path);
             (path, stamp)
         };
-        let files = settings.tls.files().map(stamped).chain(kubeconfig);
-        let files: Vec<_> = files.collect();
+        let files: Vec<_> = settings
+            .tls
+            .files()
+            .map(stamped)
+            .chain(kubeconfig)
+            .collect();
         let issued = plugin.as_ref().map(|(_, issued)| issued);
         let tls = settings
             .tls

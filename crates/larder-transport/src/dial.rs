@@ -138,8 +138,10 @@ pub(super) async fn tunnel(
     let Some(name) = &server.tls_name else {
         return Ok((stream, false));
     };
-    let secured = TlsConnector::from(tls).connect(name.clone(), stream).await;
-    let secured = secured.map_err(|error| ConnectError::Tls(in_words(error)))?;
+    let secured = TlsConnector::from(tls)
+        .connect(name.clone(), stream)
+        .await
+        .map_err(|error| ConnectError::Tls(in_words(error)))?;
     let is_http2 = secured.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok((Box::new(secured), is_http2))
 }

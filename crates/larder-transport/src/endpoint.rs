@@ -60,10 +60,12 @@ impl Endpoint {
             Some("http") => (false, 80),
             _ => return Err(unsupported()),
         };
-        let port = url.authority().and_then(|found| port(found, default_port));
-        let port = port.ok_or_else(|| SetupError::Port {
-            url: without_credentials(url),
-        })?;
+        let port = url
+            .authority()
+            .and_then(|found| port(found, default_port))
+            .ok_or_else(|| SetupError::Port {
+                url: without_credentials(url),
+            })?;
         let tls_name = if tls {
             let name = tls_server_name.unwrap_or(host);
             let name = ServerName::try_from(name.to_owned());

@@ -70,8 +70,11 @@ impl HttpClient {
         let proxy = Proxy::of_environment(&head.uri, &*self.environment)?;
         let server = Endpoint::of(&head.uri, None, proxy)?;
         let authority = head.uri.authority().map_or("", host_and_port);
-        let path = head.uri.path_and_query();
-        let path = path.map_or("/", PathAndQuery::as_str).to_owned();
+        let path = head
+            .uri
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str)
+            .to_owned();
         let host = HeaderValue::try_from(authority)?;
         let mut target = path.parse::<Uri>()?;
         let config = Config::default();
@@ -92,8 +95,10 @@ impl HttpClient {
         // The connection lives as long as the body of the response.
         let mut driver = JoinSet::new();
         driver.spawn(connection);
-        let response = sender.send(Request::from_parts(head, body)).await;
-        let response = response.map_err(TrySendError::into_error)?;
+        let response = sender
+            .send(Request::from_parts(head, body))
+            .await
+            .map_err(TrySendError::into_error)?;
         Ok(response.map(|body| {
             let bytes = body.map_frame(move |frame| {
                 let _ = &driver;

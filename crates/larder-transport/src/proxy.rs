@@ -77,8 +77,8 @@ impl Proxy {
         let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = server
             .authority()
-            .and_then(|found| port(found, default_port));
-        let port = port.unwrap_or(default_port);
+            .and_then(|found| port(found, default_port))
+            .unwrap_or(default_port);
         let exceptions = either("NO_PROXY").unwrap_or_default();
         if is_excepted(host, port, &exceptions) {
             return Ok(None);
@@ -108,8 +108,7 @@ impl Proxy {
             proxy: format!("{}:{}", self.host, self.port),
             source,
         };
-        let authorization = self.authorization.as_ref();
-        let authorization = authorization.map_or(String::new(), |value| {
+        let authorization = self.authorization.as_ref().map_or(String::new(), |value| {
             format!("Proxy-Authorization: {}\r\n", value.as_str())
         });
         let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n");

@@ -256,8 +256,11 @@ impl Transport {
                 .entry(USER_AGENT)
                 .or_insert_with(|| agent.clone());
         }
-        let body = body.collect().await.map_err(|_| Error::RequestBody)?;
-        let body: Bytes = body.to_bytes();
+        let body: Bytes = body
+            .collect()
+            .await
+            .map_err(|_| Error::RequestBody)?
+            .to_bytes();
         let lane = Lane::of(&head.uri);
         let is_limited = head.extensions.get::<OwnRateLimit>().is_none();
         if lane == Lane::Request && is_limited && !shared.limiter.acquire().await.is_zero() {

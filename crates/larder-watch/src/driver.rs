@@ -322,7 +322,8 @@ impl<T: Target + Clone> Driver<T> {
             _ => seq,
         };
         let in_flight = InFlight { seq, permit };
-        let (api, target) = (api.clone(), self.target.clone());
+        let api = api.clone();
+        let target = self.target.clone();
         self.phase = match request {
             Request::StreamingList { watch, .. } | Request::Watch(watch) => {
                 DriverPhase::Opening(Opening {

@@ -124,7 +124,8 @@ impl<T: Target + Clone> Engine<T> {
             self.remove_check(object);
         }
         let version = target.known_version();
-        let (random, outages) = (self.random.fork(), self.outages.clone());
+        let random = self.random.fork();
+        let outages = self.outages.clone();
         let mut driver = Driver::new(id, target, random, outages, Instant::now());
         driver.saw(&version);
         let watched = WatchedTarget {

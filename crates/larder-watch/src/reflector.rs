@@ -369,8 +369,10 @@ impl Reflector {
             }
             _ => Freshness::MostRecent,
         };
-        let version = self.version().cloned();
-        let version = version.filter(|_| freshness != Freshness::MostRecent);
+        let version = self
+            .version()
+            .cloned()
+            .filter(|_| freshness != Freshness::MostRecent);
         if phase == Phase::PlainList || !server.streams_lists(now) {
             return Request::List { freshness, version };
         }

@@ -161,18 +161,20 @@ impl<R: Clone> Registrations<R> {
             EntryRef::Occupied(of_uid) => of_uid.into_mut(),
             EntryRef::Vacant(of_uid) => of_uid.insert_with_key(pod.uid.into(), SmallVec::new()),
         };
-        let at = pods.iter().position(|known| known.is(pod));
-        let at = at.unwrap_or_else(|| {
-            let references = names.iter().map(|name| (SmolStr::new(name), add(name)));
-            pods.push(Registered {
-                namespace: pod.namespace.into(),
-                name: pod.name.into(),
-                references: PodReferences::new(references.collect()),
-                plain: false,
-                guards: 0,
+        let at = pods
+            .iter()
+            .position(|known| known.is(pod))
+            .unwrap_or_else(|| {
+                let references = names.iter().map(|name| (SmolStr::new(name), add(name)));
+                pods.push(Registered {
+                    namespace: pod.namespace.into(),
+                    name: pod.name.into(),
+                    references: PodReferences::new(references.collect()),
+                    plain: false,
+                    guards: 0,
+                });
+                pods.len() - 1
             });
-            pods.len() - 1
-        });
         let known = &mut pods[at];
         known.hold(hold);
         if !known.references.names().eq(names.iter()) {

@@ -110,10 +110,11 @@ impl Machine {
 /// The user of this name, if this process may become it.
 fn user(name: &str) -> Result<User, LaunchError> {
     let failed = LaunchError::prepare("read the users of this machine");
-    let found = users::find(name).map_err(failed)?;
-    let found = found.ok_or_else(|| LaunchError::UnknownUser {
-        user: name.to_owned(),
-    })?;
+    let found = users::find(name)
+        .map_err(failed)?
+        .ok_or_else(|| LaunchError::UnknownUser {
+            user: name.to_owned(),
+        })?;
     if geteuid().is_root() || geteuid().as_raw() == found.uid {
         Ok(found)
     } else {

@@ -35,8 +35,9 @@ pub(super) async fn connector(
     } else {
         let (store, listed) = authorities(tls, files).await?;
         let (store, provider) = (Arc::new(store), Arc::clone(&provider));
-        let roots = WebPkiServerVerifier::builder_with_provider(store, provider).build();
-        let roots = roots.expect("there are authorities, and no revocation lists");
+        let roots = WebPkiServerVerifier::builder_with_provider(store, provider)
+            .build()
+            .expect("there are authorities, and no revocation lists");
         Some((roots, listed))
     };
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))

@@ -66,8 +66,10 @@ struct SeenPod {
 impl SeenPod {
     fn new(pod: Arc<StoredPod>) -> Self {
         let decoded = pod.decode();
-        let links = decoded.spec.as_ref();
-        let links = links.and_then(|spec| spec.enable_service_links);
+        let links = decoded
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.enable_service_links);
         Self {
             // Without the field, no environment is computed: the API server sets it.
             has_service_links: links.unwrap_or_default(),

@@ -202,8 +202,8 @@ impl Check<'_> {
             })?;
         }
         let default = OnChangeConfig::default();
-        let from_pods = from_pods.map(|words| allowed_actions(&words));
         let from_pods = from_pods
+            .map(|words| allowed_actions(&words))
             .transpose()
             .map_err(|problem| self.error("onChangeFromPods", problem))?;
         Ok(OnChangeConfig {

@@ -157,8 +157,9 @@ impl PodPlan {
             .map(|(part, state)| (part.kind.key(), (&part.kind, state)))
             .collect();
         let states = self.parts.iter().map(|part| {
-            let known = known.remove(&part.kind.key());
-            let known = known.filter(|(kind, _)| **kind == part.kind);
+            let known = known
+                .remove(&part.kind.key())
+                .filter(|(kind, _)| **kind == part.kind);
             known.map_or_else(&new, |(_, state)| state)
         });
         states.collect()

@@ -117,7 +117,8 @@ impl Documents {
             text,
             _unread: unread,
         });
-        let (shared, now) = (Arc::clone(&self.latest), Instant::now());
+        let shared = Arc::clone(&self.latest);
+        let now = Instant::now();
         let mut end = JoinSet::new();
         end.spawn(async move {
             sleep(SHARED_FOR).await;

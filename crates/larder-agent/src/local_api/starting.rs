@@ -35,8 +35,11 @@ async fn answer(mut agent: watch::Receiver<Option<Router>>, request: Request) ->
     if let Some(early) = early.filter(|_| agent.borrow().is_none()) {
         return early;
     }
-    let router = agent.wait_for(Option::is_some).await;
-    let router = router.ok().and_then(|router| router.clone());
+    let router = agent
+        .wait_for(Option::is_some)
+        .await
+        .ok()
+        .and_then(|router| router.clone());
     match router {
         Some(mut router) => router.call(request).await.into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the agent did not start\n").into_response(),

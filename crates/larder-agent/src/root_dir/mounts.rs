@@ -21,8 +21,11 @@ const FIRST_PIDS: &str = "pid:[4026531836]";
 pub(super) fn are_seen(directory: impl AsFd) -> io::Result<bool> {
     let fd = directory.as_fd().as_raw_fd();
     let found = fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
-    let id = found.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    let id = id.unwrap_or_default().trim();
+    let id = found
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))
+        .unwrap_or_default()
+        .trim();
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let mut mounts = mounts.lines();
     let mount = mounts.find(|line| line.split(' ').next() == Some(id));

@@ -155,19 +155,21 @@ fn subresources(resource: &Resource) -> impl Iterator<Item = APIResource> {
         verbs: words(["get", "patch", "update"]),
         ..APIResource::default()
     });
-    let created = SUBRESOURCES.iter().filter(move |(of, ..)| *of == plural);
-    let created = created.map(move |(_, name, kind, group)| {
-        let is_foreign = !group.is_empty();
-        APIResource {
-            name: format!("{plural}/{name}"),
-            namespaced,
-            kind: (*kind).to_owned(),
-            verbs: words(["create"]),
-            group: is_foreign.then(|| (*group).to_owned()),
-            version: is_foreign.then(|| "v1".to_owned()),
-            ..APIResource::default()
-        }
-    });
+    let created = SUBRESOURCES
+        .iter()
+        .filter(move |(of, ..)| *of == plural)
+        .map(move |(_, name, kind, group)| {
+            let is_foreign = !group.is_empty();
+            APIResource {
+                name: format!("{plural}/{name}"),
+                namespaced,
+                kind: (*kind).to_owned(),
+                verbs: words(["create"]),
+                group: is_foreign.then(|| (*group).to_owned()),
+                version: is_foreign.then(|| "v1".to_owned()),
+                ..APIResource::default()
+            }
+        });
     status.into_iter().chain(created)
 }
 

@@ -72,7 +72,9 @@ impl ObjectRequest<'_> {
     }
 
     fn read(&self, format: Format) -> Result<Response<Body>, ApiError> {
-        let (query, target, store) = (self.query, self.target, self.server.store());
+        let query = self.query;
+        let target = self.target;
+        let store = self.server.store();
         self.part()?;
         match self.verb {
             Verb::Watch => {
@@ -96,7 +98,9 @@ impl ObjectRequest<'_> {
     }
 
     fn write(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
-        let (query, headers, kind) = (self.query, self.headers, self.target.kind);
+        let query = self.query;
+        let headers = self.headers;
+        let kind = self.target.kind;
         let part = self.part()?;
         match self.verb {
             Verb::Delete => {
@@ -134,7 +138,8 @@ impl ObjectRequest<'_> {
         let writer = self.server.writer();
         match creation {
             Creation::Object(params) => {
-                let (kind, namespace) = (self.target.kind, self.target.namespace.as_deref());
+                let kind = self.target.kind;
+                let namespace = self.target.namespace.as_deref();
                 let body = self.versioned(body);
                 let written = writer.create(kind, namespace, body, Part::Main, params)?;
                 Ok(written_response(StatusCode::CREATED, &written))
@@ -182,7 +187,8 @@ impl ObjectRequest<'_> {
 
     fn delete_collection(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
         self.check_names_namespace()?;
-        let (kind, writer) = (self.target.kind, self.server.writer());
+        let kind = self.target.kind;
+        let writer = self.server.writer();
         let options = self.delete_options(body)?;
         let params = ListParams::parse(self.query, self.target)?;
         let page = read::page(self.server.store(), kind, &params)?;
@@ -217,7 +223,8 @@ impl ObjectRequest<'_> {
         params: WriteParams,
         change: impl Fn(&Value) -> Result<Value, ApiError>,
     ) -> Result<Response<Body>, ApiError> {
-        let (kind, key) = (self.target.kind, self.target.key());
+        let kind = self.target.kind;
+        let key = self.target.key();
         self.admit(&key, None)?;
         let make = |old: &Value| {
             let new = self.versioned(change(old)?);

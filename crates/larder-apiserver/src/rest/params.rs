@@ -209,7 +209,8 @@ impl WatchParams {
     pub(crate) fn parse(query: &Query<'_>, target: &ResourcePath) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
         let common = Common::parse(query, target, &mut causes, ApiError::unexpected)?;
-        let (matched, initial) = (common.version_match, common.send_initial_events.is_some());
+        let matched = common.version_match;
+        let initial = common.send_initial_events.is_some();
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         let unmatched = initial && matched != Some(VersionMatch::NotOlderThan);
         causes.extend(forbidden_match(unmatched, why));

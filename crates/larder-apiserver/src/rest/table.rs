@@ -215,13 +215,15 @@ pub(super) fn table(
     include: Include,
     now: Timestamp,
 ) -> Value {
-    let definitions = columns(kind).iter().map(|column| {
-        // `kubectl` takes the format, not the name, for the name of an object.
-        let format = if column.name == "Name" { "name" } else { "" };
-        json!({"name": column.name, "type": "string", "format": format, "description": "",
+    let definitions: Vec<_> = columns(kind)
+        .iter()
+        .map(|column| {
+            // `kubectl` takes the format, not the name, for the name of an object.
+            let format = if column.name == "Name" { "name" } else { "" };
+            json!({"name": column.name, "type": "string", "format": format, "description": "",
             "priority": i32::from(column.is_wide)})
-    });
-    let definitions: Vec<_> = definitions.collect();
+        })
+        .collect();
     let rows = objects.map(|object| {
         let cells = cells(kind, &object, now);
         match include {

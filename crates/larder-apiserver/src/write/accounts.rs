@@ -51,7 +51,8 @@ impl Writer {
             .map(|reference| self.bound_object(key, reference))
             .transpose()?;
         let is_bound = bound_to.is_some();
-        let (lifetime, now) = (SignedDuration::from_secs(seconds), self.clock.now());
+        let lifetime = SignedDuration::from_secs(seconds);
+        let now = self.clock.now();
         let token = self
             .tokens
             .issue(&account, bound_to, &audiences, lifetime, now)

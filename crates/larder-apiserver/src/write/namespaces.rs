@@ -49,7 +49,8 @@ impl Writer {
         if self.store.get(ApiKind::Namespace, &key).is_some() {
             return Ok(());
         }
-        let (body, params) = (json!({"metadata": {"name": name}}), WriteParams::default());
+        let body = json!({"metadata": {"name": name}});
+        let params = WriteParams::default();
         match self.create(ApiKind::Namespace, None, body, Part::Main, params) {
             // Another write was faster.
             Err(error) if error.reason() == "AlreadyExists" => Ok(()),

@@ -27,7 +27,8 @@ impl Writer {
             let held = current.field("spec.nodeName");
             if !held.is_empty() {
                 let why = format!("pod {} is already assigned to node \"{held}\"", key.name);
-                let (kind, shown) = (ApiKind::Pod, "pods/binding".into());
+                let kind = ApiKind::Pod;
+                let shown = "pods/binding".into();
                 return Err(ApiError::conflict_on(kind, shown, &key.name, &why));
             }
             let mut value = current.value();

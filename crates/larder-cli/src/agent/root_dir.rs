@@ -57,8 +57,8 @@ impl TrustedDir {
     ///
     /// There is no such socket, or another user may write to it.
     pub(super) fn socket(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let found = statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW);
-        let found = found.map_err(io::Error::from)?;
+        let found =
+            statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
         let path = self.path.join(name);
         if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
             bail!("cannot trust {}: expected a socket", path.display());

@@ -155,7 +155,8 @@ impl ClusterReader {
                     None => break,
                 },
                 _ = ticks.tick() => if let Some(progress) = &mut progress {
-                    let (server, read) = (self.transport.server(), answers.len());
+                    let server = self.transport.server();
+                    let read = answers.len();
                     progress.tell(format!("reading {total} from {server}: {read} read"));
                 },
             }

@@ -57,9 +57,11 @@ async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
         Ok(())
     };
     // The listener accepts connections already.
-    let kubeconfig = args.kubeconfig_out.as_ref();
-    let kubeconfig = kubeconfig.map(|path| KubeconfigFile::of_admin(path, &server, address));
-    let kubeconfig = kubeconfig.transpose()?;
+    let kubeconfig = args
+        .kubeconfig_out
+        .as_ref()
+        .map(|path| KubeconfigFile::of_admin(path, &server, address))
+        .transpose()?;
     larder_console::report(format_args!("listening on https://{address}"));
     if kubeconfig.is_none() {
         output::note("no client can log in: write a kubeconfig with --kubeconfig-out FILE");

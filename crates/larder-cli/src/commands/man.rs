@@ -106,8 +106,11 @@ pub(super) fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
     let mut command = Args::command();
     // Gives the subcommands their full names.
     command.build();
-    let all = command.get_subcommands().filter(|one| !one.is_hide_set());
-    let all: Vec<_> = all.map(|one| one.get_name().to_owned()).collect();
+    let all: Vec<_> = command
+        .get_subcommands()
+        .filter(|one| !one.is_hide_set())
+        .map(|one| one.get_name().to_owned())
+        .collect();
     let name = args.subcommand.as_deref().unwrap_or_default();
     if !name.is_empty() {
         let found = command.find_subcommand(name).cloned();

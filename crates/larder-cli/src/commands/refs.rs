@@ -22,12 +22,14 @@ struct PodReferences<'a> {
 pub(super) fn run(args: &RefsArgs) -> Result<ExitCode, Failure> {
     let namespace = default_namespace(args.manifests.namespace.as_deref(), None, None)?;
     let manifests = input::read(&args.manifests, &namespace)?;
-    let pods = manifests.pods().map(|pod| PodReferences {
-        namespace: pod.metadata.namespace.as_deref().unwrap_or(""),
-        name: pod.metadata.name.as_deref().unwrap_or(""),
-        references: References::of(pod),
-    });
-    let pods: Vec<_> = pods.collect();
+    let pods: Vec<_> = manifests
+        .pods()
+        .map(|pod| PodReferences {
+            namespace: pod.metadata.namespace.as_deref().unwrap_or(""),
+            name: pod.metadata.name.as_deref().unwrap_or(""),
+            references: References::of(pod),
+        })
+        .collect();
     output::results(|out| match args.output {
         RefsOutput::Json => write_json(out, &BTreeMap::from([("pods", &pods)])),
         RefsOutput::Yaml => write_yaml(out, &BTreeMap::from([("pods", &pods)])),

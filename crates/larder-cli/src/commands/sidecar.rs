@@ -110,8 +110,8 @@ fn run_label(args: &SidecarArgs) -> Result<ExitCode, Failure> {
             _ => None,
         };
         flag.or_else(|| std::env::var(name).ok())
-    });
-    let read = read.map_err(|errors| Failure::unreadable(errors.join("; ")))?;
+    })
+    .map_err(|errors| Failure::unreadable(errors.join("; ")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     let limit = logging::start_sidecar(&read.log);
     let source = match read.kubeconfig.as_deref() {
@@ -168,8 +168,11 @@ fn reload_settings(args: &ReloadArgs) -> Result<ReloadSettings, String> {
     if args.webhook_url.is_empty() {
         return Err("--webhook-url is required".to_owned());
     }
-    let urls = args.webhook_url.iter().map(|url| HttpUrl::parse(url));
-    let urls: Result<_, _> = urls.collect();
+    let urls: Result<_, _> = args
+        .webhook_url
+        .iter()
+        .map(|url| HttpUrl::parse(url))
+        .collect();
     let mut methods = ["GET", "POST", "PUT"].into_iter();
     let method = methods.find(|method| args.webhook_method.eq_ignore_ascii_case(method));
     Ok(ReloadSettings {
@@ -203,7 +206,8 @@ where
     F: Future<Output = Result<(), Failure>>,
 {
     let run = async {
-        let (shutdown, stop) = (CancellationToken::new(), stop_signal()?);
+        let shutdown = CancellationToken::new();
+        let stop = stop_signal()?;
         let (ends, mut ended) = oneshot::channel();
         let stopped = shutdown.clone();
         let work = move || {
@@ -242,9 +246,10 @@ fn finished(
 }
 
 fn probe(state: ProbedState, address: Option<SocketAddr>) -> Result<ExitCode, Failure> {
-    let port = std::env::var("HEALTH_PORT").ok();
-    let port = port.and_then(|port| port.parse().ok());
-    let port = port.unwrap_or(HEALTH_PORT);
+    let port = std::env::var("HEALTH_PORT")
+        .ok()
+        .and_then(|port| port.parse().ok())
+        .unwrap_or(HEALTH_PORT);
     let address = address.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], port)));
     let path = match state {
         ProbedState::Live => "/livez",

@@ -178,8 +178,9 @@ impl LimitedLines {
             self.buckets.retain(|_, (_, last)| now - *last < REST);
             self.tidied_at = Some(now);
         }
-        let namespace = subject.split_once('/');
-        let namespace = namespace.map_or("", |(namespace, _)| namespace);
+        let namespace = subject
+            .split_once('/')
+            .map_or("", |(namespace, _)| namespace);
         let mut keys = [subject, namespace, ""].map(|of| self.hasher.hash_one(of));
         let others = keys[2];
         let mut has_place = true;

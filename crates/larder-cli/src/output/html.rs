@@ -82,8 +82,9 @@ pub(crate) fn live_page(title: &str, summary: &str, live: &str) -> String {
 /// What stands before the cards: the title, the lines below it, and the path of a page that follows its server.
 fn head(title: &str, summary: &str, about: &str, live: Option<&str>) -> String {
     let (title, summary, policy) = (text(title), text(summary), policy(live.is_some()));
-    let live = live.map(|path| format!(" data-live=\"{}\"", text(path)));
-    let live = live.unwrap_or_default();
+    let live = live
+        .map(|path| format!(" data-live=\"{}\"", text(path)))
+        .unwrap_or_default();
     let about = match about {
         "" => String::new(),
         about => format!("<p class=\"dim\">{}</p>\n", text(about)),
@@ -156,11 +157,13 @@ fn branch(html: &mut String, tree: &Branch, heading: &str) {
 
 fn cell(cell: &TableCell) -> String {
     let (class, _) = cell.paint.class_and_code();
-    let time = cell.time.map(|time| {
-        let time = format!("{time:.0}");
-        format!(" <time datetime=\"{time}\" title=\"{time}\">{time}</time>")
-    });
-    let time = time.unwrap_or_default();
+    let time = cell
+        .time
+        .map(|time| {
+            let time = format!("{time:.0}");
+            format!(" <time datetime=\"{time}\" title=\"{time}\">{time}</time>")
+        })
+        .unwrap_or_default();
     // An empty one keeps its column.
     format!("<span class=\"{class}\">{}{time}</span>", text(&cell.text))
 }

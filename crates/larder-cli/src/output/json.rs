@@ -32,8 +32,9 @@ pub(crate) fn file(mode: u32, owner: Option<u32>, group: Option<u32>, data: Valu
 
 /// What could not be read: paths or objects, with the reasons.
 pub(crate) fn not_read(all: &BTreeSet<(String, String)>) -> Vec<Value> {
-    let all = all.iter();
-    let all = all.map(|(path, reason)| json!({"path": path, "reason": reason}));
+    let all = all
+        .iter()
+        .map(|(path, reason)| json!({"path": path, "reason": reason}));
     all.collect()
 }
 

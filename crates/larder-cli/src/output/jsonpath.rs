@@ -81,8 +81,9 @@ fn close(text: &str) -> Option<usize> {
 
 /// A text in quotes, with the escapes of JSON.
 fn quoted(text: &str) -> Result<String, String> {
-    let inner = text.get(1..text.len().saturating_sub(1));
-    let inner = inner.filter(|_| text.ends_with(&text[..1]));
+    let inner = text
+        .get(1..text.len().saturating_sub(1))
+        .filter(|_| text.ends_with(&text[..1]));
     let json = format!("\"{}\"", inner.unwrap_or("\\").replace("\\'", "'"));
     serde_json::from_str(&json).map_err(|_| format!("expected a text in quotes, found {text}"))
 }

@@ -95,20 +95,24 @@ impl Screen {
 
     /// The lines to print in a pipe: all of the first report, then those that changed.
     pub(crate) fn changes(&mut self, report: ScreenReport<'_>) -> String {
-        let lines = self.take(report).into_iter();
-        let lines = lines.filter(|(_, is_new)| *is_new);
+        let lines = self.take(report).into_iter().filter(|(_, is_new)| *is_new);
         lines.flat_map(|(line, _)| [line, "\n"]).collect()
     }
 
     /// The lines of `report`, and whether each is new; the next report is compared with this one.
     fn take<'a>(&mut self, report: ScreenReport<'a>) -> Vec<(&'a str, bool)> {
         // Columns may become wider, which does not count as a change.
-        let keys = report.ageless.lines();
-        let keys = keys.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-        let keys: Vec<_> = keys.collect();
-        let lines = report.text.lines().zip(&keys);
-        let lines = lines.map(|(line, key)| (line, !self.known.contains(key)));
-        let lines = lines.collect();
+        let keys: Vec<_> = report
+            .ageless
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        let lines = report
+            .text
+            .lines()
+            .zip(&keys)
+            .map(|(line, key)| (line, !self.known.contains(key)))
+            .collect();
         self.known = keys.into_iter().collect();
         lines
     }
@@ -117,12 +121,14 @@ impl Screen {
 /// `line`, with an ellipsis at its end if it is longer than `columns`, where colors take no column.
 pub(crate) fn cut(line: &str, columns: usize) -> String {
     let mut is_color = false;
-    let columns_of = line.chars().map(|character| {
-        let was_color = is_color || character == '\x1b';
-        is_color = was_color && character != 'm';
-        usize::from(!was_color)
-    });
-    let columns_of: Vec<_> = columns_of.collect();
+    let columns_of: Vec<_> = line
+        .chars()
+        .map(|character| {
+            let was_color = is_color || character == '\x1b';
+            is_color = was_color && character != 'm';
+            usize::from(!was_color)
+        })
+        .collect();
     if columns_of.iter().sum::<usize>() <= columns {
         return line.to_owned();
     }

@@ -24,8 +24,10 @@ pub(crate) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
     });
     let mut text = String::new();
     for row in &rows {
-        let cells = row.iter().zip(widths);
-        let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"));
         text += cells.collect::<Vec<_>>().join("   ").trim_end();
         text.push('\n');
     }

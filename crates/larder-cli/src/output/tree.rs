@@ -102,8 +102,9 @@ impl Branch {
         mut self,
         lines: impl IntoIterator<Item = (Paint, T)>,
     ) -> Self {
-        let lines = lines.into_iter();
-        let lines = lines.map(|(paint, line)| TableCell::new(paint, line, None));
+        let lines = lines
+            .into_iter()
+            .map(|(paint, line)| TableCell::new(paint, line, None));
         self.text.extend(lines);
         self
     }

@@ -75,8 +75,10 @@ impl OwnGroups {
     /// The names in the path of `group`, without those with which this process's path in the same hierarchy begins.
     fn below_node<'a>(&'a self, group: &Group<'a>) -> impl Iterator<Item = &'a str> {
         let mut all = self.0.lines().filter_map(Group::parse);
-        let own = all.find(|own| own.hierarchy == group.hierarchy);
-        let mut own = own.map_or("", |own| own.path).split('/');
+        let mut own = all
+            .find(|own| own.hierarchy == group.hierarchy)
+            .map_or("", |own| own.path)
+            .split('/');
         let names = group.path.split('/');
         names.skip_while(move |name| own.next() == Some(name))
     }

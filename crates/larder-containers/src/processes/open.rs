@@ -87,12 +87,13 @@ impl Processes {
         let Some(number) = Pid::from_raw(pid) else {
             return Err(ended);
         };
-        let fd = pidfd_open(number, PidfdFlags::NONBLOCK).or_else(|errno| match errno {
-            // Linux before 5.10.
-            Errno::INVAL => pidfd_open(number, PidfdFlags::empty()),
-            errno => Err(errno),
-        });
-        let fd = fd.map_err(|errno| SignalProcessError::of(errno, pid))?;
+        let fd = pidfd_open(number, PidfdFlags::NONBLOCK)
+            .or_else(|errno| match errno {
+                // Linux before 5.10.
+                Errno::INVAL => pidfd_open(number, PidfdFlags::empty()),
+                errno => Err(errno),
+            })
+            .map_err(|errno| SignalProcessError::of(errno, pid))?;
         // The PID may have been reused before the process was opened.
         let Some(stat) = self.look_again(process) else {
             return Err(ended);

@@ -138,7 +138,8 @@ impl Processes {
             mounts.is_refused = true;
         } else {
             let mut table = table.take(limit.bytes);
-            let (clock, began) = (allowance.clock, (allowance.clock)());
+            let clock = allowance.clock;
+            let began = (allowance.clock)();
             let took = || clock().saturating_sub(began);
             let read = each_mount(&mut table, |line| {
                 if mounts.lines % TIMED_LINES == TIMED_LINES - 1 && took() > limit.time {

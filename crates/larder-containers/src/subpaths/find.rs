@@ -187,8 +187,10 @@ impl VolumeMount {
     fn of(line: &MountLine<'_>, volume: &SmolStr, inside: &Path) -> Option<Self> {
         let (inside, is_deleted) = without_deleted(inside);
         let first = inside.iter().next()?;
-        let set = first.as_bytes().starts_with(b"..");
-        let set = set.then(|| first.to_string_lossy().into());
+        let set = first
+            .as_bytes()
+            .starts_with(b"..")
+            .then(|| first.to_string_lossy().into());
         let path = match set {
             Some(_) => inside.strip_prefix(first).ok()?,
             None => inside,

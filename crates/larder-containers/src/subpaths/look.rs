@@ -70,8 +70,9 @@ impl ContainerLook {
         if !processes.shares_users(self.container.main.pid) {
             return Err(OWN_USERS);
         }
-        let places = processes.places();
-        let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
+        let places = processes
+            .places()
+            .map_err(failed::<io::Error>("read the mounts of this process"))?;
         let picked = Inside::run(namespace.as_fd(), until, |inside| {
             let look = || {
                 let found = volume_mounts(|| inside.table(), &places, &self.pod);
@@ -91,8 +92,10 @@ impl ContainerLook {
                 found = look()?;
             }
             Ok(found.map(|mounts| {
-                let wanted = self.wanted.iter();
-                let wanted = wanted.map(|mount| (mount, inside.leads_to(&mount.mount_path)));
+                let wanted = self
+                    .wanted
+                    .iter()
+                    .map(|mount| (mount, inside.leads_to(&mount.mount_path)));
                 pick(&mounts, &wanted.collect::<Vec<_>>())
             }))
         })?;
@@ -107,8 +110,11 @@ impl ContainerLook {
         found: &VolumeMount,
         wanted: &WantedMount,
     ) -> Outcome {
-        let directory = self.pod.volumes.get(&wanted.volume);
-        let directory = directory.ok_or_else(|| NotReplaced::new(GONE, "the volume is gone"))?;
+        let directory = self
+            .pod
+            .volumes
+            .get(&wanted.volume)
+            .ok_or_else(|| NotReplaced::new(GONE, "the volume is gone"))?;
         let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
         let verified = self.sets.get(&wanted.volume);
         if verified.is_some_and(|set| *set != source.set) {

@@ -138,11 +138,13 @@ impl Looks {
     /// Says so when looks go on although their pods are gone: how many, and of which namespaces.
     pub(super) fn abandoned(&self) -> Option<String> {
         let namespaces = self.namespaces.lock();
-        let found = namespaces.iter().filter_map(|(name, looks)| {
-            let abandoned = *looks.upgrade()?.abandoned.lock();
-            (abandoned > 0).then(|| format!("{abandoned} in namespace {name}"))
-        });
-        let found: Vec<_> = found.collect();
+        let found: Vec<_> = namespaces
+            .iter()
+            .filter_map(|(name, looks)| {
+                let abandoned = *looks.upgrade()?.abandoned.lock();
+                (abandoned > 0).then(|| format!("{abandoned} in namespace {name}"))
+            })
+            .collect();
         (!found.is_empty()).then(|| {
             format!(
                 "looks at mounts of pods that are gone do not end ({}), because the kernel waits for something that their \

@@ -231,8 +231,8 @@ impl Inside {
         work: impl FnOnce(&Self) -> Result<T, NotReplaced> + Send,
     ) -> Result<T, NotReplaced> {
         let enter = || {
-            let thread = open("/proc/thread-self", OFlags::PATH | OFlags::DIRECTORY);
-            let thread = thread.map_err(failed("open /proc"))?;
+            let thread = open("/proc/thread-self", OFlags::PATH | OFlags::DIRECTORY)
+                .map_err(failed("open /proc"))?;
             // A thread has the root directory of its process until it has one of its own.
             unshare(UnshareFlags::FS).map_err(failed("leave the root"))?;
             move_into_link_name_space(namespace, Some(LinkNameSpaceType::Mount))
@@ -299,8 +299,9 @@ impl Inside {
             return Err(OTHER_TYPE);
         }
         if enforces_labels {
-            let shown = self.label(target);
-            let shown = shown.map_err(failed("read the label of the mounted file"))?;
+            let shown = self
+                .label(target)
+                .map_err(failed("read the label of the mounted file"))?;
             let wanted = self.label(new);
             if shown != wanted.map_err(failed("read the label of the new file"))? {
                 return Err(OTHER_LABEL);

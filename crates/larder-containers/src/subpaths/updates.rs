@@ -159,8 +159,11 @@ impl PodSubPaths {
     /// Adds the mounts of a volume. One that is known stays as it was at the start of its container.
     pub fn add_mounts(&mut self, volume: &str, wanted: Vec<WantedMount>) {
         let key = |mount: &WantedMount| (mount.container.clone(), mount.mount_path.clone());
-        let known = self.mounts.iter().map(|status| key(&status.mount));
-        let mut known: BTreeSet<_> = known.collect();
+        let mut known: BTreeSet<_> = self
+            .mounts
+            .iter()
+            .map(|status| key(&status.mount))
+            .collect();
         for mount in wanted {
             if known.insert(key(&mount)) {
                 self.volumes.entry(volume.into()).or_default().is_due = true;
@@ -287,12 +290,17 @@ impl PodSubPaths {
         let is_beside = query.ids.is_some();
         self.appearing = self.appearing.filter(|_| !is_beside);
         self.search_anew();
-        let due = self.volumes.iter();
-        let due = due.filter(|(_, state)| state.is_due && (state.set.is_some() || !is_beside));
-        let due: BTreeSet<_> = due.map(|(volume, _)| volume.clone()).collect();
+        let due: BTreeSet<_> = self
+            .volumes
+            .iter()
+            .filter(|(_, state)| state.is_due && (state.set.is_some() || !is_beside))
+            .map(|(volume, _)| volume.clone())
+            .collect();
         let mounts = self.mounts.iter().enumerate();
-        let wanted = mounts.filter(|(_, status)| due.contains(&status.mount.volume));
-        let wanted: Vec<_> = wanted.map(|(index, _)| index).collect();
+        let wanted: Vec<_> = mounts
+            .filter(|(_, status)| due.contains(&status.mount.volume))
+            .map(|(index, _)| index)
+            .collect();
         let mut results = BTreeMap::new();
         if !wanted.is_empty() {
             query.volumes = Some(due);

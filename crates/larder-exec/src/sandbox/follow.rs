@@ -82,8 +82,10 @@ impl Follower {
     /// The next event that matters. Cancel-safe.
     async fn next_event(&mut self) {
         loop {
-            let signals = self.watches.values_mut();
-            let signals = signals.map(|watch| Box::pin(watch.next()));
+            let signals = self
+                .watches
+                .values_mut()
+                .map(|watch| Box::pin(watch.next()));
             // At least one exists: every path is a file or a directory.
             let (signal, ..) = pin!(select_all(signals)).await;
             match signal {

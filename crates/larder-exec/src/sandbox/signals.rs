@@ -94,8 +94,10 @@ pub(crate) fn forwarded() -> anyhow::Result<impl Stream<Item = ArrivedSignal> + 
         (SentTo::Larder, &STOPS[..])
     };
     let keyboard = KEYBOARD.iter().map(|signal| (*signal, by_keyboard));
-    let others = OTHERS.iter().chain(stops);
-    let others = others.map(|signal| (*signal, SentTo::Larder));
+    let others = OTHERS
+        .iter()
+        .chain(stops)
+        .map(|signal| (*signal, SentTo::Larder));
     let mut streams = Vec::new();
     for (number, sent_to) in keyboard.chain(others) {
         let kind = SignalKind::from_raw(number.as_raw());

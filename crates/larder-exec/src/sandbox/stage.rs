@@ -174,13 +174,17 @@ fn execute(settings: &CommandSettings, environment: &[(String, Vec<u8>)]) -> any
         chdir(directory.as_str())
             .with_context(|| format!("cannot use {directory} as the working directory"))?;
     }
-    let words = settings.command.iter().map(|word| OsStr::from_bytes(word));
-    let words: Vec<_> = words.collect();
+    let words: Vec<_> = settings
+        .command
+        .iter()
+        .map(|word| OsStr::from_bytes(word))
+        .collect();
     let Some((program, args)) = words.split_first() else {
         unreachable!("the supervisor makes no plan without a command")
     };
-    let environment = environment.iter();
-    let environment = environment.map(|(name, value)| (name, OsStr::from_bytes(value)));
+    let environment = environment
+        .iter()
+        .map(|(name, value)| (name, OsStr::from_bytes(value)));
     let error = Command::new(program)
         .args(args)
         .env_clear()

@@ -273,7 +273,8 @@ impl Place {
 
 /// Creates `name` in a directory of a volume, as runc does.
 fn create_in_volume(parent: &Path, name: &OsStr, place: Place) -> anyhow::Result<PathBuf> {
-    let (volume, path) = (opened(parent)?, parent.join(name));
+    let volume = opened(parent)?;
+    let path = parent.join(name);
     let created = volume.link.join(name);
     let made = match place {
         Place::Directory => fs::create_dir(created),

@@ -101,7 +101,8 @@ impl StepEnvironment for PodEnvironment<'_> {
     }
 
     async fn step_begins(&self, action: &Action) {
-        let (id, on_change) = (self.attempt.id, self.on_change);
+        let id = self.attempt.id;
+        let on_change = self.on_change;
         let needs_place = !matches!(action, Action::Restart(_));
         match (
             needs_place,
@@ -127,10 +128,14 @@ impl StepEnvironment for PodEnvironment<'_> {
                 hook, error, "all attempts failed, restarting the container"
             );
         }
-        let (targets, processes) = (&self.targets, self.processes());
-        let (query, stop, mut ended) = (&targets.query, &targets.stop, Vec::new());
+        let targets = &self.targets;
+        let processes = self.processes();
+        let query = &targets.query;
+        let stop = &targets.stop;
+        let mut ended = Vec::new();
         let outcome = restart::run(restart, stop, timeout, query, processes, &mut ended).await;
-        let (uid, now) = (&self.attempt.uid, Instant::now());
+        let uid = &self.attempt.uid;
+        let now = Instant::now();
         self.on_change.schedule().restarted(uid, &ended, now);
         self.restarted.lock().extend(ended);
         outcome.unwrap_or_else(StepOutcome::Failed)
@@ -165,7 +170,9 @@ impl StepEnvironment for PodEnvironment<'_> {
 
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
         let pod = format!("{}/{}", change.pod.namespace, change.pod.name);
-        let (hook, bytes, outcome) = (&change.hook, report.bytes, report.outcome.reason());
+        let hook = &change.hook;
+        let bytes = report.bytes;
+        let outcome = report.outcome.reason();
         let kept = match &report.output {
             CommandOutput::Shown(output) => Some(end_of(output).to_owned()),
             _ => report.unshown(),

@@ -55,19 +55,21 @@ impl OnChange {
 
     /// The containers of a pod whose names are targets.
     fn query(&self, uid: &str, pod: &Pod, is_target: impl Fn(&str) -> bool) -> TargetQuery {
-        let containers = containers(pod).filter(|found| is_target(found.name));
-        let containers = containers.map(|found| {
-            let mounts = found.volume_mounts.iter();
-            let mounts =
-                mounts.map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()));
-            ContainerMounts {
-                name: found.name.into(),
-                mounts: mounts.collect(),
-            }
-        });
+        let containers = containers(pod)
+            .filter(|found| is_target(found.name))
+            .map(|found| {
+                let mounts = found.volume_mounts.iter();
+                let mounts = mounts
+                    .map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()));
+                ContainerMounts {
+                    name: found.name.into(),
+                    mounts: mounts.collect(),
+                }
+            });
         // The directory of each volume that larder delivers.
         let volumes = pod_volumes(pod).filter_map(|volume| {
-            let (kind, node) = (VolumeKind::of(volume)?, self.node().volumes());
+            let kind = VolumeKind::of(volume)?;
+            let node = self.node().volumes();
             let path = node.volume_path(uid, kind, &volume.name);
             Some((volume.name.as_str().into(), path))
         });

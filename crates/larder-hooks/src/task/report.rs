@@ -84,7 +84,8 @@ impl OnChange {
         time: jiff::Timestamp,
     ) {
         let (pod, hook, action) = (&ended.pod.pod, &ended.hook, &ended.action);
-        let (shown, took) = (pod.key().to_string(), report.took);
+        let shown = pod.key().to_string();
+        let took = report.took;
         let changes = Some(report.summary.as_str()).filter(|changes| !changes.is_empty());
         for container in &report.restarted {
             let what = changes.unwrap_or("first delivery");
@@ -138,7 +139,8 @@ impl OnChange {
 
     pub(super) fn post(&self, pod: &StoredPod, reason: PodReason, message: &str) {
         if let Some(events) = &self.0.node.events {
-            let (subject, now) = (EventSubject::Pod(reason), self.0.node.clock.now());
+            let subject = EventSubject::Pod(reason);
+            let now = self.0.node.clock.now();
             events.failed(&pod.metadata, subject, message, now);
         }
     }

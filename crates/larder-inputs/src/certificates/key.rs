@@ -97,8 +97,10 @@ fn p521_request(key: &p521::SecretKey) -> Result<Vec<u8>, PodKeyError> {
     const ECDSA_WITH_SHA512: &[u8] = &[
         SEQUENCE, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04,
     ];
-    let public = key.public_key().to_public_key_der();
-    let public = public.map_err(|error| PodKeyError::Encode(error.into()))?;
+    let public = key
+        .public_key()
+        .to_public_key_der()
+        .map_err(|error| PodKeyError::Encode(error.into()))?;
     let info = der(
         SEQUENCE,
         &[VERSION, EMPTY_SUBJECT, public.as_bytes(), NO_ATTRIBUTES],

@@ -80,8 +80,8 @@ impl KubeletDir {
             .descend(&elements, path)?
             .ok_or(UnknownContent::NotSetUp)?;
         let index = id.index.to_string();
-        let stat = sys::stat_entry(parent.as_fd(), &*index);
-        let stat = stat.map_err(|errno| unknown_content(errno, "examine", path))?;
+        let stat = sys::stat_entry(parent.as_fd(), &*index)
+            .map_err(|errno| unknown_content(errno, "examine", path))?;
         let opened = if sys::file_type(&stat) == FileType::Directory {
             sys::open_place(parent.as_fd(), &*index).map(Target::Directory)
         } else {

@@ -170,8 +170,10 @@ impl TrackedPart {
 
     /// The volume was torn down and set up again. Containers that had mounted it see unknown content from now on.
     fn detach(&mut self, volume: &SmolStr, view: &PodView) -> Option<Notice> {
-        let mounting = view.containers.iter();
-        let mounting = mounting.filter(|container| container.volumes.contains(volume));
+        let mounting = view
+            .containers
+            .iter()
+            .filter(|container| container.volumes.contains(volume));
         let before = self.detached.len();
         for container in mounting {
             let known = self.detached.entry(container.name.clone());

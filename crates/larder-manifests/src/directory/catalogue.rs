@@ -192,8 +192,10 @@ impl Catalogue {
 
     /// What could not be read of the files may hold these; only files with problems are named.
     pub(super) fn hidden_objects(&self) -> impl Iterator<Item = (&Path, &HiddenObjects)> {
-        let broken = self.files.iter();
-        let broken = broken.filter(|(_, state)| !state.hidden.is_empty());
+        let broken = self
+            .files
+            .iter()
+            .filter(|(_, state)| !state.hidden.is_empty());
         broken.map(|(file, state)| (file.as_path(), &state.hidden))
     }
 

@@ -34,10 +34,11 @@ impl Workload {
     pub(super) fn of(workload: &Value) -> Self {
         let text = |pointer| workload.pointer(pointer).and_then(Value::as_str);
         let text = |pointer| text(pointer).unwrap_or_default().to_owned();
-        let annotations = workload.pointer("/metadata/annotations");
-        let annotations = annotations.and_then(Value::as_object);
-        let annotations = annotations.into_iter().flat_map(Map::iter);
-        let annotations = annotations
+        let annotations = workload
+            .pointer("/metadata/annotations")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(Map::iter)
             .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
         Self {
             kind: text("/kind"),
@@ -131,11 +132,12 @@ pub(super) fn set_fields(workload: &Value) -> SetFields {
             fields.remove("metadata.name");
         }
         "Job" | "CronJob" => {
-            let spec = workload.pointer(match kind {
-                "Job" => "/spec",
-                _ => "/spec/jobTemplate/spec",
-            });
-            let spec = spec.unwrap_or(&Value::Null);
+            let spec = workload
+                .pointer(match kind {
+                    "Job" => "/spec",
+                    _ => "/spec/jobTemplate/spec",
+                })
+                .unwrap_or(&Value::Null);
             if spec["manualSelector"] != true {
                 let name = name.map(str::to_owned);
                 labels.extend([

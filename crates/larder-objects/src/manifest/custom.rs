@@ -14,8 +14,9 @@ const KNATIVE_CONTAINER: &str = "user-container";
 
 /// Whether the object has a pod template: a list of containers at its place.
 pub(super) fn has_template(object: &RawObject) -> bool {
-    let containers = object.pointer("/spec/template/spec/containers");
-    let containers = containers.and_then(Value::as_array);
+    let containers = object
+        .pointer("/spec/template/spec/containers")
+        .and_then(Value::as_array);
     containers.is_some_and(|all| !all.is_empty() && all.iter().all(Value::is_object))
         && !object.text("/metadata/name").is_empty()
 }
@@ -33,8 +34,9 @@ pub(super) fn pod(mut value: Value, kind: &str) -> Result<(Workload, Value), Pro
 
 /// Completes the template of a Service of Knative: containers may have no names there, and see no variables of Services.
 fn as_knative(spec: &mut Value) {
-    let containers = spec["containers"].as_array_mut();
-    let containers = containers.map_or(&mut [][..], Vec::as_mut_slice);
+    let containers = spec["containers"]
+        .as_array_mut()
+        .map_or(&mut [][..], Vec::as_mut_slice);
     let is_only = containers.len() == 1;
     for (number, container) in containers.iter_mut().enumerate() {
         let name = if is_only {

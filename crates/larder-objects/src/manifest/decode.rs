@@ -387,7 +387,8 @@ fn within<T>(
     unknown: &mut Vec<UnknownField>,
     read: impl FnOnce(&mut Vec<UnknownField>) -> Result<T, Problem>,
 ) -> Result<T, Problem> {
-    let (prefix, mut of_part) = (part.into(), Vec::new());
+    let prefix = part.into();
+    let mut of_part = Vec::new();
     let read = read(&mut of_part);
     unknown.extend(of_part.into_iter().map(|field| field.within(&prefix)));
     read.map_err(|problem| problem.within(&prefix))

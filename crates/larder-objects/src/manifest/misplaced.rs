@@ -19,14 +19,20 @@ pub(super) fn misplaced(object: &Value, template: &'static str) -> Vec<UnknownFi
     let template = FieldPath::fields(template);
     let place = template.child("spec");
     let mut found = Vec::new();
-    let (mut level, mut path) = (object, FieldPath::root());
+    let mut level = object;
+    let mut path = FieldPath::root();
     let mut parts = place.segments().iter();
     while let Some(PathSegment::Field(part)) = parts.next() {
         // Decoded, it has an unknown field for each of its keys that is none of the specification.
-        let set = level.as_object().into_iter().flatten();
-        let set = set.filter(|(_, value)| !value.is_null());
-        let keys = set.map(|(key, _)| (key.clone(), Value::Null));
-        let keys: Map<_, _> = keys.take(MAX_UNKNOWN).collect();
+        let set = level
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(_, value)| !value.is_null());
+        let keys: Map<_, _> = set
+            .map(|(key, _)| (key.clone(), Value::Null))
+            .take(MAX_UNKNOWN)
+            .collect();
         let mut others = Vec::new();
         // Without containers it is an error, too.
         let _ = decode::<PodSpec>(&keys.clone().into(), &mut others);

@@ -340,7 +340,8 @@ impl Loader {
             let error = || source.error(place, Subject::default(), problem);
             return self.errors.push(error);
         }
-        let (mut unknown, mut written) = (Vec::new(), None);
+        let mut unknown = Vec::new();
+        let mut written = None;
         let mut subject = Subject::default();
         let recognized = guarded(|| {
             let object = if self.uids {
@@ -369,13 +370,13 @@ impl Loader {
                 .push(|| source.error(place, subject.clone(), problem));
         };
         let is_rejected = recognized.is_err();
-        let unknown = unknown.into_iter();
         let mut unknown = unknown
+            .into_iter()
             .map(|UnknownField { field, suggestion }| Problem::UnknownField { field, suggestion });
-        let explanations = unknown
+        let explanations: Vec<_> = unknown
             .by_ref()
-            .take(if is_rejected { MAX_BESIDE } else { 0 });
-        let explanations: Vec<_> = explanations.collect();
+            .take(if is_rejected { MAX_BESIDE } else { 0 })
+            .collect();
         unknown.for_each(&mut warn);
         let kept = match recognized {
             Ok(Recognized::Object(mut document, rejected)) => {

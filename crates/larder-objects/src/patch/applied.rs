@@ -114,17 +114,21 @@ fn keyed(original: &Fields, modified: &Fields, parent: &str) -> Fields {
 
 /// A patch of a volume or a strategy drops what is for another kind of it.
 fn retain_keys(patch: &mut Fields, modified: &Fields) {
-    let kept = modified.iter().filter(|(_, value)| !value.is_null());
-    let kept: Vec<_> = kept.map(|(field, _)| field.as_str()).collect();
+    let kept: Vec<_> = modified
+        .iter()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(field, _)| field.as_str())
+        .collect();
     patch.insert(RETAIN_KEYS.to_owned(), json!(kept));
 }
 
 fn patch_set(patch: &mut Fields, field: &str, original: &[Value], modified: &[Value]) {
     let kept: HashSet<_> = modified.iter().map(Value::to_string).collect();
-    let gone = original
+    let gone: Vec<_> = original
         .iter()
-        .filter(|item| !kept.contains(&item.to_string()));
-    let gone: Vec<_> = gone.cloned().collect();
+        .filter(|item| !kept.contains(&item.to_string()))
+        .cloned()
+        .collect();
     if !gone.is_empty() {
         patch.insert(format!("{DELETE_FROM}{field}"), Value::Array(gone));
     }

@@ -105,13 +105,15 @@ pub fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
 pub fn without_directives(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let fields = fields.into_iter().filter(|(field, value)| {
-                let is_directive = [PATCH, RETAIN_KEYS].contains(&&**field)
-                    || field.starts_with(DELETE_FROM)
-                    || field.starts_with(SET_ORDER);
-                !is_directive && !value.is_null()
-            });
-            let fields = fields.map(|(field, value)| (field, without_directives(value)));
+            let fields = fields
+                .into_iter()
+                .filter(|(field, value)| {
+                    let is_directive = [PATCH, RETAIN_KEYS].contains(&&**field)
+                        || field.starts_with(DELETE_FROM)
+                        || field.starts_with(SET_ORDER);
+                    !is_directive && !value.is_null()
+                })
+                .map(|(field, value)| (field, without_directives(value)));
             Value::Object(fields.collect())
         }
         Value::Array(items) => items.into_iter().map(without_directives).collect(),

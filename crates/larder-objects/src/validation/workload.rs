@@ -14,7 +14,8 @@ pub(crate) fn workload(workload: &Value, template: &'static str) -> FieldErrors 
 }
 
 fn check(object: &Field<'_>, workload: &Value, template: &'static str) {
-    let (field, pointer) = (object.at(template), template.replace('.', "/"));
+    let field = object.at(template);
+    let pointer = template.replace('.', "/");
     let at = |below: &str| workload.pointer(&format!("/{pointer}/{below}"));
     let restart = field.at("spec.restartPolicy");
     let policy = at("spec/restartPolicy")

@@ -56,8 +56,9 @@ impl Timing {
 /// How long the containers of `pod` may take to end: `terminationGracePeriodSeconds`, 30 s by default, at most a day.
 pub fn grace_period(pod: &Pod) -> Duration {
     let spec = pod.spec.as_ref();
-    let seconds = spec.and_then(|spec| spec.termination_grace_period_seconds);
-    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = spec
+        .and_then(|spec| spec.termination_grace_period_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok());
     seconds.map_or(GRACE, Duration::from_secs).min(MAX_GRACE)
 }
 

@@ -123,8 +123,8 @@ fn port(written: &NumberOrText, place: &FieldPlace<'_>) -> Result<Port, HookErro
         NumberOrText::Number(number) => {
             let number = number
                 .as_u64()
-                .and_then(|number| u16::try_from(number).ok());
-            let number = number.filter(|number| *number > 0);
+                .and_then(|number| u16::try_from(number).ok())
+                .filter(|number| *number > 0);
             return number.map(Port::Number).ok_or_else(expected);
         }
     };
@@ -162,8 +162,10 @@ fn request_path(path: &str, place: &FieldPlace<'_>) -> Result<String, HookError>
 fn statuses(written: &NumberOrText, place: &FieldPlace<'_>) -> Result<(u16, u16), HookError> {
     let range = match written {
         NumberOrText::Number(code) => {
-            let code = code.as_u64().and_then(|code| u16::try_from(code).ok());
-            let code = code.filter(|code| (100..600).contains(code));
+            let code = code
+                .as_u64()
+                .and_then(|code| u16::try_from(code).ok())
+                .filter(|code| (100..600).contains(code));
             code.map(|code| (code, code))
         }
         NumberOrText::Text(class) => match class.as_bytes() {

@@ -48,8 +48,8 @@ pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>
         }
         _ => return Err(unknown(text, has_commands)),
     }
-    let hook = long::hook(fields, 0, context);
-    let mut hook = hook.map_err(|error| HookError::whole(error.problem))?;
+    let mut hook =
+        long::hook(fields, 0, context).map_err(|error| HookError::whole(error.problem))?;
     if text == "restart:environment" {
         hook.steps = vec![Action::Restart(Restart {
             environment_only: true,

@@ -91,8 +91,9 @@ pub fn plan(overview: MirrorOverview, scope: &MirrorScope) -> Vec<MirrorAction> 
         }
         Some(_) => None,
     };
-    let orphans = overview.orphaned_mirror_pods.into_iter();
-    let orphans = orphans
+    let orphans = overview
+        .orphaned_mirror_pods
+        .into_iter()
         .filter(|_| scope.all_sources_seen)
         .map(MirrorAction::Delete);
     let of_static = overview.static_pods.into_iter().filter_map(of_static);
@@ -283,7 +284,8 @@ impl MirrorReconciler {
         } else {
             None
         };
-        let (client, known) = (&self.client, &self.gone);
+        let client = &self.client;
+        let known = &self.gone;
         let performed = stream::iter(due).map(|action| {
             let node = node.clone();
             async move {
@@ -310,8 +312,10 @@ impl MirrorReconciler {
         self.gone
             .extend(gone.into_iter().map(|uid| (uid, full_name.clone())));
         let failed = result.is_err();
-        let before = self.attempts.remove(&full_name);
-        let before = before.filter(|before| before.failed == failed && before.continues(began));
+        let before = self
+            .attempts
+            .remove(&full_name)
+            .filter(|before| before.failed == failed && before.continues(began));
         let streak = before.map_or(0, |before| before.streak.saturating_add(1));
         let wait = match &result {
             Ok(MirrorProgress::Half) => Duration::ZERO,

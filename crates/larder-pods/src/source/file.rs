@@ -100,7 +100,9 @@ impl FileSource {
         let mut watch = DirectoryWatch::default();
         // The files to read besides new ones; without it, all of them.
         let mut touched = None;
-        let (path, static_pods, copies) = (self.path.clone(), self.static_pods, self.copies);
+        let path = self.path.clone();
+        let static_pods = self.static_pods;
+        let copies = self.copies;
         let mut scanner = blocking(move || Scanner::new(path, static_pods, copies)).await;
         loop {
             let path = self.path.clone();

@@ -154,8 +154,10 @@ impl VolumeHost {
     ///
     /// The handle cannot be duplicated, or the system does not say what can be mounted.
     pub fn open_at(root: impl AsFd, path: &Path, may_mount: bool) -> Result<Self, DiskError> {
-        let fd = root.as_fd().try_clone_to_owned();
-        let fd = fd.map_err(|error| DiskError::new("open directory", path, error))?;
+        let fd = root
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| DiskError::new("open directory", path, error))?;
         Self::over(Directory::new(fd, path.to_owned()), may_mount)
     }
 
@@ -375,8 +377,10 @@ impl VolumeHost {
     ///
     /// The directory cannot be searched.
     pub fn has_kubelet(&self) -> Result<bool, DiskError> {
-        let found = layout::OF_KUBELET.map(|name| self.root.child(name));
-        let found: Result<Vec<_>, _> = found.into_iter().collect();
+        let found: Result<Vec<_>, _> = layout::OF_KUBELET
+            .map(|name| self.root.child(name))
+            .into_iter()
+            .collect();
         Ok(found?.iter().any(Option::is_some))
     }
 

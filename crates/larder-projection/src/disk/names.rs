@@ -153,8 +153,10 @@ fn pod_of(directory: &Directory, name: &str) -> Result<Option<String>, DiskError
         Err(Errno::INVAL | Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(directory.failed("read link", name)(errno)),
     };
-    let uid = found.to_str().ok();
-    let uid = uid.and_then(|link| link.strip_prefix(&target("")));
+    let uid = found
+        .to_str()
+        .ok()
+        .and_then(|link| link.strip_prefix(&target("")));
     Ok(uid.filter(|uid| element(uid).is_ok()).map(str::to_owned))
 }
 

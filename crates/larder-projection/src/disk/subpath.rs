@@ -68,11 +68,12 @@ impl VolumeHost {
         let (volume, container) = (element(mount.volume)?, element(mount.container)?);
         let pod = self.ensure_pod(mount.pod_uid)?;
         // Step 1
-        let root = pod.descendant(&[layout::VOLUMES, mount.kind.directory(), volume])?;
-        let root = root.ok_or_else(|| {
-            let path = self.volume_path(mount.pod_uid, mount.kind, volume);
-            DiskError::new("open volume", &path, Errno::NOENT)
-        })?;
+        let root = pod
+            .descendant(&[layout::VOLUMES, mount.kind.directory(), volume])?
+            .ok_or_else(|| {
+                let path = self.volume_path(mount.pod_uid, mount.kind, volume);
+                DiskError::new("open volume", &path, Errno::NOENT)
+            })?;
         let failed = root.failed("resolve subPath", mount.path);
         let source = match resolve(root.as_fd(), mount.path) {
             Err(Errno::NOENT) => {

@@ -72,8 +72,9 @@ impl Expiry {
     /// The expiry of credentials that were issued at `now` for `left`.
     pub(super) fn new(now: Instant, left: Duration) -> Self {
         // A time beyond what an instant can hold is as good as a year.
-        let at = now.checked_add(left);
-        let at = at.unwrap_or(now + Duration::from_hours(365 * 24));
+        let at = now
+            .checked_add(left)
+            .unwrap_or(now + Duration::from_hours(365 * 24));
         let early = RENEW_BEFORE.min(left / 5);
         Self {
             at,
@@ -112,9 +113,10 @@ impl Issued {
         }
         let expiry = status
             .expiration_timestamp
-            .map(|text| text.parse::<Timestamp>());
-        let expiry = expiry.transpose().map_err(|_| PluginError::Malformed)?;
-        let expiry = expiry.map(|at| Expiry::new(Instant::now(), left(at)));
+            .map(|text| text.parse::<Timestamp>())
+            .transpose()
+            .map_err(|_| PluginError::Malformed)?
+            .map(|at| Expiry::new(Instant::now(), left(at)));
         Ok(Self {
             token,
             identity,
@@ -175,8 +177,9 @@ impl Plugin {
     ///
     /// Dropping the future ends the plugin.
     pub(super) async fn run(&self) -> Result<Issued, PluginError> {
-        let output = timeout(TIMEOUT, self.output());
-        let output = output.await.unwrap_or(Err(PluginError::Timeout(TIMEOUT)))?;
+        let output = timeout(TIMEOUT, self.output())
+            .await
+            .unwrap_or(Err(PluginError::Timeout(TIMEOUT)))?;
         let expected = self.api_version.clone();
         let read = spawn_blocking(move || Issued::read(&output, expected.as_deref()));
         // A parser that panics has not understood it.

@@ -63,8 +63,10 @@ impl TlsSettings {
     /// Files on which the configuration depends.
     pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
         let authority = self.authority.as_ref().and_then(Material::path);
-        let identity = self.identity.iter();
-        let identity = identity.flat_map(|(certificate, key)| [certificate.path(), key.path()]);
+        let identity = self
+            .identity
+            .iter()
+            .flat_map(|(certificate, key)| [certificate.path(), key.path()]);
         authority.into_iter().chain(identity.flatten()).cloned()
     }
 

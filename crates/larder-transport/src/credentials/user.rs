@@ -51,8 +51,8 @@ pub(super) fn user_of(
         None => Ok(User::None),
         Some(exec) => {
             let name = command_name(exec.command.as_deref().unwrap_or_default()).to_owned();
-            let plugin = Plugin::new(exec, cluster, authority);
-            let plugin = plugin.map_err(|source| SetupError::Plugin { name, source })?;
+            let plugin = Plugin::new(exec, cluster, authority)
+                .map_err(|source| SetupError::Plugin { name, source })?;
             Ok(User::Plugin(Box::new(plugin)))
         }
     }
@@ -96,8 +96,8 @@ pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderVa
     for (key, values) in user.impersonate_extra.iter().flatten() {
         let mut name = IMPERSONATE_EXTRA.to_owned();
         push_encoded(&mut name, key, b"!#$&'*+-.^_`|~");
-        let name = HeaderName::try_from(name);
-        let name = name.map_err(|_| invalid("its extra key is too long for a header"))?;
+        let name = HeaderName::try_from(name)
+            .map_err(|_| invalid("its extra key is too long for a header"))?;
         for text in values {
             headers.push((name.clone(), value(text)?));
         }

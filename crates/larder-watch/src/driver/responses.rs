@@ -26,7 +26,8 @@ impl<T: Target + Clone> Driver<T> {
         response: Result<EventStream<T>, RequestError>,
         shared: &mut Shared<'_, T>,
     ) {
-        let (now, timeout) = (shared.now, opening.timeout);
+        let now = shared.now;
+        let timeout = opening.timeout;
         self.heard(now);
         self.responded(RequestPhase::Watch, &response, shared);
         let (in_flight, freshness) = (opening.in_flight, opening.freshness);
@@ -75,7 +76,8 @@ impl<T: Target + Clone> Driver<T> {
         event: Option<Result<WatchEvent<T>, RequestError>>,
         shared: &mut Shared<'_, T>,
     ) {
-        let (now, freshness) = (shared.now, collecting.freshness);
+        let now = shared.now;
+        let freshness = collecting.freshness;
         self.heard(now);
         match event {
             Some(Ok(WatchEvent::Changed(item))) => T::add(&mut collecting.state, item),

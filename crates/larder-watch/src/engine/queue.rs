@@ -114,7 +114,8 @@ impl<T: Target + Clone> Engine<T> {
         let Some(watched) = self.targets.get_mut(&id) else {
             return;
         };
-        let (now, seq) = (Instant::now(), self.seqs.current());
+        let now = Instant::now();
+        let seq = self.seqs.current();
         let newest = watched.driver.target().newest_registration();
         let min = newest.and_then(|newest| self.server.min_version(newest));
         watched.is_repeat = true;

@@ -59,7 +59,8 @@ impl BesideWorker {
             self.send(permit);
             return;
         }
-        let (priority, is_catch_up) = (self.traits.priority, self.rules.is_catching_up());
+        let priority = self.traits.priority;
+        let is_catch_up = self.rules.is_catching_up();
         let mut queued = self.beside.queue.enqueue(priority, is_catch_up);
         match queued.try_take() {
             Some(permit) => self.send(permit),

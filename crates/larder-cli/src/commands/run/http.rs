@@ -48,7 +48,8 @@ pub(super) async fn serve(
             let Some(listener) = current else {
                 return stop.cancelled().await;
             };
-            let (mut router, limits) = (router.clone(), limits.clone());
+            let mut router = router.clone();
+            let limits = limits.clone();
             if let Ok(address) = listener.local_addr() {
                 info!(%address, "listening");
                 if address.ip().is_loopback() {

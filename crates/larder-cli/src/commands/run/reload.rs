@@ -12,9 +12,11 @@ use crate::{agent::load_config, outcome::Failure};
 
 /// Reads the configuration of `run` again and applies it.
 pub(super) async fn reload(run: &Run<'_>) {
-    let (args, program) = (run.args.clone(), &run.program);
+    let args = run.args.clone();
+    let program = &run.program;
     let load = move || {
-        let (file, flags) = (args.place.config.as_deref(), super::flags(&args));
+        let file = args.place.config.as_deref();
+        let flags = super::flags(&args);
         let (mut new, warning) = load_config(file, &args.place, flags)?;
         super::beside::find_kubelet(&args, &mut new)?;
         Ok((new, warning))

@@ -168,12 +168,16 @@ fn write_pod(text: &mut String, pod: &PodStatus, root_dir: &str, style: Style) {
         };
         let (name, type_) = (escaped(&volume.name), escaped(&volume.type_));
         let _ = writeln!(text, "  {name:<width$}  {type_:<11}  {state}");
-        let path = volume.path.strip_prefix(&*pod.path);
-        let path = path.map_or(&*volume.path, |path| path.trim_start_matches('/'));
+        let path = volume
+            .path
+            .strip_prefix(&*pod.path)
+            .map_or(&*volume.path, |path| path.trim_start_matches('/'));
         let _ = writeln!(text, "  {:<width$}  {}", "", style.paint(Paint::Dim, path));
     }
-    let containers = pod.containers.iter();
-    let containers = containers.filter(|one| one.delivery.phase != Phase::Delivered);
+    let containers = pod
+        .containers
+        .iter()
+        .filter(|one| one.delivery.phase != Phase::Delivered);
     for container in containers {
         let state = style.paint(Paint::Red, undelivered(&container.delivery));
         let name = escaped(&container.name);
@@ -272,7 +276,8 @@ impl PodNews<'_> {
 
     /// Prints it as a line of JSON.
     pub(super) fn report(&self) {
-        let (pod, delivery) = (self.pod, &self.pod.delivery);
+        let pod = self.pod;
+        let delivery = &self.pod.delivery;
         let mut fields = Map::new();
         fields.insert("pod".to_owned(), pod.key.to_string().into());
         if !matches!(self.change, PodChange::Gone) {

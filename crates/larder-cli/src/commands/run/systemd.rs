@@ -70,7 +70,8 @@ impl ServiceManager {
         if self.socket.is_none() {
             return std::future::pending().await;
         }
-        let (start, mut line) = (Instant::now(), String::new());
+        let start = Instant::now();
+        let mut line = String::new();
         let mut is_ready = false;
         while !is_ready && start.elapsed() < READY_TIMEOUT {
             self.send(&format!("STATUS={}", starting(&agent.overview())));

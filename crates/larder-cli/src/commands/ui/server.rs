@@ -71,8 +71,10 @@ impl Access {
 
     fn is_own_host(&self, headers: &HeaderMap) -> bool {
         let mut hosts = headers.get_all(header::HOST).iter();
-        let host = hosts.next().filter(|_| hosts.next().is_none());
-        let host = host.and_then(|host| host.to_str().ok());
+        let host = hosts
+            .next()
+            .filter(|_| hosts.next().is_none())
+            .and_then(|host| host.to_str().ok());
         let local = format!("localhost:{}", self.address.port());
         let own = [self.address.to_string(), local];
         let Some(host) = host.filter(|host| own.iter().any(|own| own == host)) else {
@@ -84,9 +86,11 @@ impl Access {
 
     fn has_session(&self, headers: &HeaderMap) -> bool {
         let expected = self.cookie();
-        let cookies = headers.get_all(header::COOKIE).iter();
-        let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
-        let mut cookies = cookies.flat_map(|cookies| cookies.split(';'));
+        let mut cookies = headers
+            .get_all(header::COOKIE)
+            .iter()
+            .filter_map(|cookies| cookies.to_str().ok())
+            .flat_map(|cookies| cookies.split(';'));
         cookies.any(|cookie| is_same(cookie.trim(), &expected))
     }
 
@@ -162,7 +166,8 @@ impl Server {
             return (StatusCode::METHOD_NOT_ALLOWED, allow, "read only\n").into_response();
         }
         let has_session = self.access.has_session(headers);
-        let (path, home) = (request.uri().path(), &self.access.home);
+        let path = request.uri().path();
+        let home = &self.access.home;
         match path.strip_prefix(home.as_str()).unwrap_or(path) {
             "" | "/" if has_session => page(home),
             "/" if *request.method() == Method::GET

@@ -59,10 +59,13 @@ impl View {
 }
 
 fn problems(status: &AgentStatus) -> Branch {
-    let silent = status.silent_sources.iter();
-    let silent = silent.map(|source| format!("{source} has not reported its pods yet"));
-    let problems = silent.chain(status.problems.iter().cloned());
-    let problems = problems.map(|problem| Branch::new().yellow(problem));
+    let silent = status
+        .silent_sources
+        .iter()
+        .map(|source| format!("{source} has not reported its pods yet"));
+    let problems = silent
+        .chain(status.problems.iter().cloned())
+        .map(|problem| Branch::new().yellow(problem));
     Branch::new().red("Problems").with(problems)
 }
 

@@ -365,7 +365,8 @@ impl<K: Object> WatchTask<K> {
 
     /// Stops the watches that no reader has used for longer than `max_idle`.
     fn stop_idle_watches(&mut self) {
-        let (now, max_idle) = (Instant::now(), self.config.max_idle());
+        let now = Instant::now();
+        let max_idle = self.config.max_idle();
         let mut idle: BTreeSet<TargetId> = BTreeSet::new();
         for (id, object) in &mut self.objects {
             if object.entry.cell.take_accessed() {
