@@ -88,7 +88,8 @@ impl Feed {
         self.problems.subscribe()
     }
 
-    /// What is no problem, but may be unexpected: pods that state another node, a directory that every user may write to.
+    /// What is no problem, but may be unexpected: pods that state another node, a directory that every user may write
+    /// to.
     pub fn notes(&self) -> watch::Receiver<Arc<[String]>> {
         self.notes.subscribe()
     }

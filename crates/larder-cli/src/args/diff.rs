@@ -16,8 +16,8 @@ use super::{
 /// files and mounts that are added, removed or changed, the hooks that would run, and a verdict for each container. A
 /// container `live` sees the change without a restart; `restart` needs one, because a variable, a subPath file or a mount
 /// differs; `starts` did not start before; `fails` would not start any more. A workload rolls out by itself if its pod
-/// template differs, or if a known reloader acts on an object; otherwise its pods must be restarted by hand. ConfigMaps and
-/// Secrets that change and that no pod references come last.
+/// template differs, or if a known reloader acts on an object; otherwise its pods must be restarted by hand. ConfigMaps
+/// and Secrets that change and that no pod references come last.
 ///
 /// With --kubeconfig, larder reads the pods and workloads of the manifests, and the ConfigMaps and Secrets that they
 /// reference, each by its name. Manifests are applied three-way, as by `kubectl apply`: what it did not apply before, and

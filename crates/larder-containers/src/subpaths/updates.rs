@@ -50,8 +50,8 @@ const HIDDEN: NotReplaced = NotReplaced::new(
     NOT_PERMITTED,
     "the processes of the container are not visible: larder needs the PID namespace of the host",
 );
-/// After a change, where no status says which containers run: the first pause before the search for those that have appeared
-/// since. Each is twice as long as the one before.
+/// After a change, where no status says which containers run: the first pause before the search for those that have
+/// appeared since. Each is twice as long as the one before.
 const APPEARING: Duration = Duration::from_secs(1);
 /// The last one. A minute after the change, a container has what its runtime has mounted since.
 const LAST_APPEARING: Duration = Duration::from_secs(32);
