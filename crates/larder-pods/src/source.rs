@@ -11,6 +11,8 @@ mod file;
 #[cfg(feature = "static-sources")]
 mod http;
 #[cfg(feature = "static-sources")]
+mod known_pod;
+#[cfg(feature = "static-sources")]
 mod last_good;
 
 use std::{error::Error, fmt, sync::Arc};

@@ -143,6 +143,16 @@ pub struct FilePod {
     pub more: Option<StaticPodError>,
 }
 
+/// A static pod of a URL.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct UrlPod {
+    /// The pod.
+    pub pod: StoredPod,
+    /// The first field of it that a pod does not have. The kubelet ignores it; the API server would reject the pod.
+    pub unknown_field: Option<StaticPodError>,
+}
+
 /// Most pods behind a URL. A kubelet runs 110 by default.
 const MAX_PODS: usize = 10_000;
 
@@ -202,15 +212,14 @@ impl StaticPods {
         if first.origin.item.is_some() {
             return Err(StaticPodProblem::List.at(first.origin));
         }
-        let mut warnings = warnings.into_iter();
-        let unknown_field =
-            warnings.find(|warning| is_unknown_field(warning, first.origin.document));
+        let place = (first.origin.document, first.origin.item);
+        let unknown_field = unknown_fields(warnings).remove(&place);
         let pod = self.pod(ManifestPlace::File(path), first)?;
         let more = documents.next();
         let more = more.map(|document| StaticPodProblem::MoreThanOne.at(document.origin));
         Ok(FilePod {
             pod,
-            unknown_field: unknown_field.map(StaticPodError::from),
+            unknown_field,
             more,
         })
     }
@@ -220,17 +229,12 @@ impl StaticPods {
     /// # Errors
     ///
     /// One of them is not a static pod; then none is used.
-    pub fn from_url(&self, url: &str, text: &str) -> Result<Vec<StoredPod>, StaticPodError> {
+    pub fn from_url(&self, url: &str, text: &str) -> Result<Vec<UrlPod>, StaticPodError> {
         let name = shown_url(url);
         guarded(&name, || self.all_of_url(url, &name, text))
     }
 
-    fn all_of_url(
-        &self,
-        url: &str,
-        name: &str,
-        text: &str,
-    ) -> Result<Vec<StoredPod>, StaticPodError> {
+    fn all_of_url(&self, url: &str, name: &str, text: &str) -> Result<Vec<UrlPod>, StaticPodError> {
         let manifests = load(name, text, MAX_PODS);
         if let Some(error) = manifests.errors.into_iter().next() {
             return Err(error.into());
@@ -246,8 +250,15 @@ impl StaticPods {
         if manifests.documents_read == 0 {
             return Err(StaticPodProblem::Empty.at(name));
         }
-        let pod = |document| self.pod(ManifestPlace::Url(url), document);
-        manifests.documents.into_iter().map(pod).collect()
+        let mut unknown_fields = unknown_fields(manifests.warnings);
+        let pods = manifests.documents.into_iter().map(|document| {
+            let place = (document.origin.document, document.origin.item);
+            Ok(UrlPod {
+                pod: self.pod(ManifestPlace::Url(url), document)?,
+                unknown_field: unknown_fields.remove(&place),
+            })
+        });
+        pods.collect()
     }
 
     fn pod(
@@ -359,13 +370,23 @@ fn is_before(error: &ManifestError, document: &Document) -> bool {
     }
 }
 
-/// Whether `warning` is of a field that an object of the document `number` does not have.
-fn is_unknown_field(warning: &ManifestError, number: usize) -> bool {
-    matches!(
-        warning,
-        ManifestError::Document { origin, problem: Problem::UnknownField { .. }, .. }
-            if origin.document == number
-    )
+/// Of each document and item of it, the first warning of a field that its object does not have.
+fn unknown_fields(
+    warnings: Vec<ManifestError>,
+) -> BTreeMap<(usize, Option<usize>), StaticPodError> {
+    let mut fields = BTreeMap::new();
+    for warning in warnings {
+        if let ManifestError::Document {
+            origin,
+            problem: Problem::UnknownField { .. },
+            ..
+        } = &warning
+        {
+            let place = (origin.document, origin.item);
+            fields.entry(place).or_insert_with(|| warning.into());
+        }
+    }
+    fields
 }
 
 /// Makes a static pod from a file tolerate every NoExecute taint.

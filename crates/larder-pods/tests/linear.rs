@@ -32,7 +32,7 @@ fn decoded(count: usize) -> Vec<StoredPod> {
     let static_pods = StaticPods::new("n1", ApiReferences::Refuse);
     let pods = static_pods.from_url("http://h/m", &list(count)).unwrap();
     assert_eq!(pods.len(), count);
-    pods
+    pods.into_iter().map(|one| one.pod).collect()
 }
 
 /// Fails unless `large`, of ten times as many pods as `small`, costs about ten times as much.

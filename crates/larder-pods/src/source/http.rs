@@ -7,6 +7,8 @@
 //!   pods back.)
 //! - A URL without a good response after a restart keeps its pods, if [`HttpSource::remembering`] names a directory for
 //!   a copy.
+//! - A pod with a field that does not exist never replaces one without, and the field is reported. (The kubelet ignores
+//!   it.)
 //! - No text quotes bodies, header values, or the user, password and query of the URL.
 //!
 //! Invariants:
@@ -14,7 +16,7 @@
 //! 2. A body is decoded once. While a bad one stays the same, its error is repeated from memory.
 //! 3. A response takes at most [`TIMEOUT`] and [`TOO_LONG`] bytes of memory, whatever the server sends.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, mem, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
@@ -25,11 +27,16 @@ use larder_transport::{SetupError, blocking::blocking, http_client::HttpClient};
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood, until_closed};
+use super::{
+    Closed, Reporter, SourceProblem, SourceReport,
+    known_pod::{Counts, KnownPod},
+    last_good::LastGood,
+    until_closed,
+};
 use crate::{
-    identity::PodSource,
+    identity::{FullName, PodSource},
     merge::SourcePods,
-    static_pod::{StaticPodError, StaticPods, shown_url},
+    static_pod::{StaticPodError, StaticPods, UrlPod, shown_url},
     stored::StoredPod,
 };
 
@@ -62,6 +69,10 @@ struct Bodies {
     static_pods: StaticPods,
     /// Hash of the body whose pods were reported last.
     reported: Option<StableHash>,
+    /// Those pods, or the last good versions of them.
+    known: BTreeMap<FullName, KnownPod>,
+    /// The unknown fields of that body.
+    unknown_fields: Vec<Arc<HttpSourceError>>,
     /// The last bad body's hash and error.
     rejected: Option<(StableHash, Arc<HttpSourceError>)>,
     /// The copy of the last good body, if there is one.
@@ -128,6 +139,12 @@ pub enum HttpSourceError {
     /// The response does not hold static pods.
     #[error("the response holds no static pods")]
     Manifest(#[source] StaticPodError),
+    /// A pod has a field that does not exist, and there is no better version of it.
+    #[error("the API server would reject it")]
+    UnknownField(#[source] StaticPodError),
+    /// A pod has a field that does not exist; its last version without one stays.
+    #[error("keeping its last good version")]
+    Kept(#[source] StaticPodError),
 }
 
 impl HttpSource {
@@ -206,29 +223,36 @@ impl HttpSource {
         loop {
             let fetched = time::timeout(TIMEOUT, self.fetch.body()).await;
             let fetched = fetched.unwrap_or(Err(HttpSourceError::Timeout));
-            let (pods, error);
-            (bodies, (pods, error)) = blocking(move || {
+            let outcome;
+            (bodies, outcome) = blocking(move || {
                 let outcome = bodies.take(fetched);
                 (bodies, outcome)
             })
             .await;
-            if let Some(pods) = pods {
+            if let Some(pods) = outcome.pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
-            let problem = error.map(|error| SourceProblem {
+            let errors = outcome.error.into_iter();
+            let errors = errors.chain(bodies.unknown_fields.iter().cloned());
+            let problems = errors.map(|error| SourceProblem {
                 subject: subject.clone(),
                 error,
             });
             let copies = bodies.last_good.iter().flat_map(LastGood::problems);
-            let problems = problem.into_iter().chain(copies).collect();
-            reporter.problems(problems).await?;
+            reporter.problems(problems.chain(copies).collect()).await?;
             time::sleep(self.check_frequency).await;
         }
     }
 }
 
-/// The meaning of one response: all pods, or `None` if those reported last stay; and what is wrong with it.
-type Outcome = (Option<Vec<StoredPod>>, Option<Arc<HttpSourceError>>);
+/// The meaning of one response.
+#[derive(Debug)]
+struct Outcome {
+    /// All pods; `None` if those reported last stay.
+    pods: Option<Vec<StoredPod>>,
+    /// Why the response is not used.
+    error: Option<Arc<HttpSourceError>>,
+}
 
 impl Bodies {
     fn new(url: String, static_pods: StaticPods) -> Self {
@@ -236,6 +260,8 @@ impl Bodies {
             url,
             static_pods,
             reported: None,
+            known: BTreeMap::new(),
+            unknown_fields: Vec::new(),
             rejected: None,
             last_good: None,
             recalled: None,
@@ -250,6 +276,13 @@ impl Bodies {
             let mut copies = remembered.into_iter();
             let of_this = copies.find(|copy| copy.place == place.as_bytes());
             self.recalled = of_this.map(|copy| copy.text);
+            if let Some(text) = &self.recalled
+                && let Ok(pods) = self.static_pods.from_url(&self.url, text)
+            {
+                // Of today's settings and version. They are not reported before the URL has answered.
+                self.take_pods(pods);
+                self.unknown_fields.clear();
+            }
             self.last_good = Some(last_good);
         }
         self
@@ -275,25 +308,41 @@ impl Bodies {
     fn take(&mut self, body: Result<Vec<u8>, HttpSourceError>) -> Outcome {
         // If the first response is bad, the last good one of an earlier run counts.
         let recalled = self.recalled.take();
-        let decoded = body
+        let read = body
             .and_then(|body| String::from_utf8(body).map_err(|_| HttpSourceError::NotText))
             .map_err(Arc::new)
             .and_then(|text| match text.as_str() {
                 "" => Err(Arc::new(HttpSourceError::Empty)),
-                text => self.decode(text).inspect(|_| self.keep(Some(text))),
+                _ => Ok((self.decode(&text)?, text)),
             });
-        let error = match decoded {
-            Ok(pods) => return (pods, None),
+        let error = match read {
+            Ok((pods, text)) => {
+                self.keep_good(&text);
+                return Outcome { pods, error: None };
+            }
             Err(error) => error,
         };
         let pods = if matches!(*error, HttpSourceError::Empty) {
             self.reported = None;
+            self.known.clear();
+            self.unknown_fields.clear();
             self.keep(None);
             Some(Vec::new())
         } else {
             recalled.and_then(|text| self.decode(&text).ok().flatten())
         };
-        (pods, Some(error))
+        Outcome {
+            pods,
+            error: Some(error),
+        }
+    }
+
+    /// Keeps the body of the reported pods, unless a pod of it is not used.
+    fn keep_good(&mut self, text: &str) {
+        let is_kept = |error: &Arc<HttpSourceError>| matches!(**error, HttpSourceError::Kept(_));
+        if !self.unknown_fields.iter().any(is_kept) {
+            self.keep(Some(text));
+        }
     }
 
     /// The pods of a body; `None` if they are those reported last.
@@ -310,7 +359,7 @@ impl Bodies {
         match self.static_pods.from_url(&self.url, text) {
             Ok(pods) => {
                 self.reported = Some(hash);
-                Ok(Some(pods))
+                Ok(Some(self.take_pods(pods)))
             }
             Err(error) => {
                 let error = Arc::new(HttpSourceError::Manifest(error));
@@ -318,6 +367,29 @@ impl Bodies {
                 Err(error)
             }
         }
+    }
+
+    /// Returns the version that counts of each of these pods, which are all of the URL.
+    fn take_pods(&mut self, pods: Vec<UrlPod>) -> Vec<StoredPod> {
+        let mut before = mem::take(&mut self.known);
+        self.unknown_fields.clear();
+        let mut all = Vec::new();
+        for UrlPod { pod, unknown_field } in pods {
+            let name = FullName::of(&pod.metadata);
+            let mut known = before.remove(&name);
+            let counts = KnownPod::renew(&mut known, pod, unknown_field.is_some());
+            let problem = match counts {
+                Counts::Read => HttpSourceError::UnknownField,
+                Counts::Known => HttpSourceError::Kept,
+            };
+            let problem = unknown_field.map(|field| Arc::new(problem(field)));
+            self.unknown_fields.extend(problem);
+            if let Some(known) = known {
+                all.push(known.pod.clone());
+                self.known.insert(name, known);
+            }
+        }
+        all
     }
 }
 

@@ -72,7 +72,9 @@ fn a_static_pod_equals_the_kubelets() {
     assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Pending"));
 
     let pods = on(node_name).from_url("http://h/m", &text).unwrap();
-    let [pod] = &pods[..] else { panic!("{pods:?}") };
+    let [UrlPod { pod, .. }] = &pods[..] else {
+        panic!("{pods:?}")
+    };
     assert_eq!(uid(&pod.metadata), "12345");
     assert_eq!(pod.decode().spec.unwrap().tolerations, None);
 }
@@ -142,7 +144,7 @@ fn the_uid_depends_on_content_node_and_place_only() {
     ] {
         assert_eq!(at("n1", "/m/web.yaml", &same), here, "{same}");
     }
-    let by_url = |url: &str| uid(&on("n1").from_url(url, WEB).unwrap()[0].metadata).to_owned();
+    let by_url = |url: &str| uid(&on("n1").from_url(url, WEB).unwrap()[0].pod.metadata).to_owned();
     assert_ne!(by_url("http://a/m"), by_url("http://b/m"));
 }
 
@@ -178,7 +180,7 @@ fn the_format_behind_the_uid_is_version_1() {
         through_text.with("host:node-afile:/m/web.yaml").to_string()
     );
     assert_eq!(
-        uid(&url[0].metadata),
+        uid(&url[0].pod.metadata),
         through_text.with("url:http://h/m").to_string()
     );
 }
@@ -273,7 +275,7 @@ fn a_url_gives_one_pod_or_a_whole_list() {
     let names: Vec<_> = from_url(&two)
         .unwrap()
         .iter()
-        .map(|pod| FullName::of(&pod.metadata).to_string())
+        .map(|one| FullName::of(&one.pod.metadata).to_string())
         .collect();
     assert_eq!(names, ["a-n1_default", "b-n1_default"]);
     assert!(
@@ -398,7 +400,7 @@ fn static_pods_are_those_of_kubernetes() {
                 .map(|read| read.pod),
             "http" => static_pods
                 .from_url("http://localhost/pod", &manifest)
-                .map(|mut pods| pods.remove(0)),
+                .map(|mut pods| pods.remove(0).pod),
             source => panic!("unknown source {source}"),
         };
         match (result, vector.expect, vector.error) {

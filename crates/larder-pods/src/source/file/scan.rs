@@ -17,6 +17,7 @@ use crate::{
     identity::FullName,
     source::{
         SourceProblem,
+        known_pod::{Counts, KnownPod},
         last_good::{LastGood, Remembered},
     },
     static_pod::{FilePod, StaticPodError, StaticPods, shown_path},
@@ -112,13 +113,6 @@ struct ManifestFile {
     problems: Vec<Arc<FileSourceError>>,
 }
 
-/// A pod that a file has given.
-#[derive(Debug)]
-struct KnownPod {
-    pod: StoredPod,
-    has_unknown_field: bool,
-}
-
 impl ManifestFile {
     /// Decodes `text`, unless it is the same as before.
     fn decode(&mut self, static_pods: &StaticPods, path: &Path, text: &str) {
@@ -138,24 +132,14 @@ impl ManifestFile {
 
     /// Takes the pod of the file, unless it has an unknown field and the known one has none. Returns the problems.
     fn take(&mut self, read: FilePod) -> Vec<FileSourceError> {
-        let known_is_better = self
-            .pod
-            .as_ref()
-            .is_some_and(|known| !known.has_unknown_field);
-        self.is_good = !(known_is_better && read.unknown_field.is_some());
         let has_unknown_field = read.unknown_field.is_some();
-        let problem = if self.is_good {
-            FileSourceError::UnknownField
-        } else {
-            FileSourceError::Kept
+        let counts = KnownPod::renew(&mut self.pod, read.pod, has_unknown_field);
+        self.is_good = counts == Counts::Read;
+        let problem = match counts {
+            Counts::Read => FileSourceError::UnknownField,
+            Counts::Known => FileSourceError::Kept,
         };
         let unknown_field = read.unknown_field.map(problem);
-        if self.is_good {
-            self.pod = Some(KnownPod {
-                pod: read.pod,
-                has_unknown_field,
-            });
-        }
         let more = read.more.map(FileSourceError::Manifest);
         unknown_field.into_iter().chain(more).collect()
     }

@@ -342,6 +342,86 @@ fn a_bad_body_is_decoded_once_until_it_changes() {
     assert!(bodies.decode(&manifest("a")).unwrap().is_none());
 }
 
+/// A list of the pods `a` and `b`, of which `a` has this image and these fields.
+fn two_pods(image: &str, fields: &str) -> Result<Vec<u8>, HttpSourceError> {
+    let pod = |name: &str, image: &str, fields: &str| {
+        format!(
+            "- metadata: {{name: {name}}}\n  spec: {{containers: [{{name: c, image: {image}{fields}}}]}}\n"
+        )
+    };
+    let (a, b) = (pod("a", image, fields), pod("b", image, ""));
+    Ok(format!("apiVersion: v1\nkind: PodList\nitems:\n{a}{b}").into_bytes())
+}
+
+/// The images of the reported pods, and the problems.
+fn images(bodies: &Bodies, outcome: Outcome) -> (Vec<String>, Vec<String>) {
+    let pods = outcome.pods.unwrap_or_default();
+    let images = pods
+        .iter()
+        .map(|pod| pod.decode().spec.unwrap().containers[0].image.clone());
+    let errors = outcome.error.into_iter();
+    let errors = errors.chain(bodies.unknown_fields.iter().cloned());
+    let problems = errors.map(|error| error.to_string());
+    (images.map(Option::unwrap).collect(), problems.collect())
+}
+
+#[test]
+fn an_unknown_field_never_replaces_a_pod_without_one() {
+    let root = tempfile::TempDir::new().unwrap();
+    let start = || {
+        let static_pods = StaticPods::new("n1", ApiReferences::Refuse);
+        Bodies::new(URL.to_owned(), static_pods).recall(Some(root.path().join("copies")))
+    };
+    let check = |bodies: &mut Bodies, body, images_are: &[&str], problems_are: &[&str]| {
+        let outcome = bodies.take(body);
+        let (images, problems) = images(bodies, outcome);
+        assert_eq!(
+            (images, problems),
+            (
+                images_are.iter().map(ToString::to_string).collect(),
+                problems_are.iter().map(ToString::to_string).collect(),
+            )
+        );
+    };
+    let (rejected, kept) = (
+        "the API server would reject it",
+        "keeping its last good version",
+    );
+    let mut bodies = start();
+    // One that is new is served with it.
+    let misspelled = ", comand: [x]";
+    check(
+        &mut bodies,
+        two_pods("v1", misspelled),
+        &["v1", "v1"],
+        &[rejected],
+    );
+    check(&mut bodies, two_pods("v2", ""), &["v2", "v2"], &[]);
+    check(
+        &mut bodies,
+        two_pods("v3", misspelled),
+        &["v2", "v3"],
+        &[kept],
+    );
+    // The problem stays as long as the body does.
+    check(&mut bodies, two_pods("v3", misspelled), &[], &[kept]);
+    check(
+        &mut bodies,
+        Err(HttpSourceError::Timeout),
+        &[],
+        &["no response within 10s", kept],
+    );
+    // Also over a restart.
+    let mut bodies = start();
+    check(
+        &mut bodies,
+        two_pods("v3", misspelled),
+        &["v2", "v3"],
+        &[kept],
+    );
+    check(&mut bodies, two_pods("v4", ""), &["v4", "v4"], &[]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn bodies_are_decoded_off_the_runtime_thread() {
     crate::testing::mark_runtime_thread();
