@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. A webhook is requested when the bytes behind `..data` differ from those of its last request, and never at start.
-//! 2. Each URL has a hook of its own, so none waits for another.
+//! 2. Health is good once the directories are watched and were read: each change from then on is noticed.
+//! 3. Each URL has a hook of its own, so none waits for another.
 
 use std::{
     collections::BTreeMap,
@@ -74,6 +75,7 @@ pub struct ReloadSettings {
 pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Result<(), RunError> {
     let listener = listen(settings.listen).await?;
     let health = Arc::new(Health::default());
+    health.set_problem(Some("the directories are not watched yet".to_owned()));
     let mut pages = Pages::new(Form::Reload(settings.telemetry_path.clone()), &health);
     // Those of steps are not theirs.
     pages.registry = Registry::with_prefix("configmap_reload");
@@ -93,11 +95,11 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
                 webhook_metrics.watcher_errors.inc();
                 error!(%error, "cannot watch a directory, looking at it from time to time");
             });
-            let problem = "a directory cannot be watched";
-            health.set_problem(watch.is_err().then(|| problem.to_owned()));
             health.comes_to("read the directories");
             let present = content(&settings.volume_dirs, &hooks.adopted, &key);
             hooks.observe(present, &key);
+            let problem = "a directory cannot be watched";
+            health.set_problem(watch.is_err().then(|| problem.to_owned()));
             // Every arm is cancel-safe.
             loop {
                 tokio::select! {

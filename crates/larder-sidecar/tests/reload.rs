@@ -13,11 +13,13 @@ use std::{
     time::Duration,
 };
 
+use larder_e2e::HungFs;
 use larder_on_change::HttpUrl;
 use larder_sidecar::{ReloadSettings, check, run_reload};
 use tempfile::TempDir;
 use tokio::{
     net::TcpListener,
+    runtime::Builder,
     task::{JoinSet, spawn_blocking},
     time::{sleep, timeout},
 };
@@ -33,11 +35,11 @@ fn swap(volume: &Path, set: &str, content: &str) {
     fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
 }
 
-async fn start(volumes: Vec<PathBuf>, urls: &[String], attempts: u32) -> (JoinSet<()>, SocketAddr) {
+/// Settings with a free port.
+async fn settings(volumes: Vec<PathBuf>, urls: &[String], attempts: u32) -> ReloadSettings {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = port.local_addr().unwrap();
-    drop(port);
-    let settings = ReloadSettings {
+    ReloadSettings {
         volume_dirs: volumes,
         webhooks: urls
             .iter()
@@ -48,14 +50,19 @@ async fn start(volumes: Vec<PathBuf>, urls: &[String], attempts: u32) -> (JoinSe
         attempts,
         listen,
         telemetry_path: "/metrics".to_owned(),
-    };
+    }
+}
+
+async fn start(volumes: Vec<PathBuf>, urls: &[String], attempts: u32) -> (JoinSet<()>, SocketAddr) {
+    let settings = settings(volumes, urls, attempts).await;
+    let listen = settings.listen;
     let mut task = JoinSet::new();
     task.spawn(async move {
         run_reload(settings, CancellationToken::new())
             .await
             .unwrap();
     });
-    // It watches once it answers and has read the directories, which it does before it waits for anything.
+    // Then it watches the directories, and has read them.
     let up = async {
         while spawn_blocking(move || check(listen, "/healthz", Duration::from_secs(10)))
             .await
@@ -65,6 +72,37 @@ async fn start(volumes: Vec<PathBuf>, urls: &[String], attempts: u32) -> (JoinSe
     };
     timeout(Duration::from_mins(1), up).await.unwrap();
     (task, listen)
+}
+
+#[tokio::test]
+async fn health_is_bad_until_the_directories_are_watched() {
+    let volume = TempDir::new().unwrap();
+    let Some(mut hung) = HungFs::mount(volume.path()) else {
+        return;
+    };
+    let settings = settings(vec![volume.path().join("v")], &[], 1).await;
+    let (listen, shutdown) = (settings.listen, CancellationToken::new());
+    let ended = shutdown.clone();
+    let sidecar = std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(run_reload(settings, ended)).unwrap();
+    });
+    let answer = loop {
+        let asked = move || check(listen, "/healthz", Duration::from_secs(10));
+        match spawn_blocking(asked).await.unwrap() {
+            Err(answer) if answer.contains("watched") => break answer,
+            // It does not listen yet.
+            Err(_) => {}
+            Ok(()) => panic!("no directory is watched"),
+        }
+    };
+    assert!(
+        answer.contains("the directories are not watched yet"),
+        "{answer}"
+    );
+    hung.abort();
+    shutdown.cancel();
+    sidecar.join().unwrap();
 }
 
 async fn until(mut holds: impl FnMut() -> bool) {
