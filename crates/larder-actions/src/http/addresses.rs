@@ -42,9 +42,13 @@ impl PodAddresses {
     ///
     /// # Errors
     ///
-    /// There are some, and none may be used.
+    /// There are some, and none may be used. Or there is none, and never will be: whoever states no address of a pod that uses
+    /// the network of this machine means one of the machine.
     pub(super) fn with_port(&self, port: u16) -> Result<Vec<SocketAddr>, HttpError> {
-        let checked = self.ips.iter().map(|&ip| self.check(ip));
+        if self.is_host_network && self.networks.is_some() && self.ips.is_empty() {
+            return Err(HttpError::HostNetwork(port));
+        }
+        let checked = self.ips.iter().map(|&ip| self.check(ip, port));
         let (allowed, refused): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
         match refused.into_iter().find_map(Result::err) {
             Some(refused) if allowed.is_empty() => Err(refused),
@@ -55,7 +59,10 @@ impl PodAddresses {
         }
     }
 
-    fn check(&self, ip: IpAddr) -> Result<IpAddr, HttpError> {
+    fn check(&self, ip: IpAddr, port: u16) -> Result<IpAddr, HttpError> {
+        if self.is_host_network && ip.to_canonical().is_loopback() {
+            return Err(HttpError::HostNetwork(port));
+        }
         if is_refused(ip) {
             return Err(HttpError::RefusedAddress(ip));
         }
@@ -266,6 +273,24 @@ mod tests {
         assert_eq!(reason(&addresses), Err(refused));
         addresses.is_host_network = true;
         assert_eq!(reason(&addresses), Ok(1));
+    }
+
+    #[test]
+    fn a_pod_on_the_machines_network_without_another_address_is_told_what_to_do() {
+        let advice = Err(
+            "a pod with hostNetwork has no address that a hook may call by its port: put the hook into the agent's \
+             configuration, with url: http://127.0.0.1:80/PATH"
+                .to_owned(),
+        );
+        for ips in [&[][..], &["127.0.0.1"], &["::1", "::ffff:127.0.0.1"]] {
+            let mut addresses = stated(ips, Some(&["0.0.0.0/0", "::/0"]));
+            addresses.is_host_network = true;
+            assert_eq!(reason(&addresses), advice, "{ips:?}");
+        }
+        // One of a cluster gets its address later.
+        let mut addresses = stated(&[], None);
+        addresses.is_host_network = true;
+        assert_eq!(reason(&addresses), Ok(0));
     }
 
     #[test]

@@ -17,6 +17,11 @@ pub(super) enum HttpError {
     StatedAddress(IpAddr),
     #[error("{0} is an address of this machine, whose network the pod does not use")]
     OwnAddress(IpAddr),
+    #[error(
+        "a pod with hostNetwork has no address that a hook may call by its port: put the hook into the agent's \
+         configuration, with url: http://127.0.0.1:{0}/PATH"
+    )]
+    HostNetwork(u16),
     #[error("{0} is link-local, or of a metadata service")]
     LinkLocal(IpAddr),
     #[error("{0} is a loopback address, which nothing in LARDER_URL_CREDENTIALS allows")]
