@@ -60,7 +60,11 @@ use self::{
     codec::CopyContent,
     record::{Recorder, Snapshot},
 };
-use crate::{config::CheckpointConfig, delivery::inputs::NodeInputs};
+use crate::{
+    config::CheckpointConfig,
+    delivery::inputs::NodeInputs,
+    waits::{OwnWork, Waits},
+};
 
 /// Time from a change to its write, in which further changes join it. Less than a second together with the write, and
 /// long enough that a second of changes costs at most two writes.
@@ -98,6 +102,7 @@ pub(crate) struct Checkpoint {
     pub(crate) node: String,
     pub(crate) directory: CheckpointDir,
     pub(crate) inputs: Arc<NodeInputs>,
+    pub(crate) waits: Waits,
     pub(crate) board: Arc<CheckpointBoard>,
     pub(crate) pods: Pods,
     /// Changes whenever the pods may have changed.
@@ -190,11 +195,11 @@ impl Checkpoint {
         let answered = contact.wait_for(|contact| *contact >= ApiContact::Denied);
         if timeout_at(deadline, answered).await.is_err() {
             let read;
-            (store, read) = apart(move || {
+            let reading = apart(move || {
                 let read = store.contents(CopyContent::decode);
                 (store, read)
-            })
-            .await;
+            });
+            (store, read) = self.waits.shown(OwnWork::Checkpoint, reading).await;
             match read {
                 Ok(_) if store.len() == 0 => {
                     info!("API server has not answered, and the checkpoint is empty");
@@ -215,7 +220,7 @@ impl Checkpoint {
     async fn open(&self) -> Result<Found, InspectError> {
         let (directory, keys) = (self.directory.clone(), self.config.keys.clone());
         let owner = self.cluster.owner(&self.node);
-        apart(move || {
+        let opening = apart(move || {
             let credentials = credentials();
             let may_create = !directory.is_written()?
                 || opens_with(&directory, keys.get(1..).unwrap_or_default(), &owner);
@@ -226,8 +231,8 @@ impl Checkpoint {
             };
             let keys = load(&keys, credentials.as_deref())?;
             Ok(Store::open(&directory, keys, owner, CopyContent::decode)?)
-        })
-        .await
+        });
+        self.waits.shown(OwnWork::Checkpoint, opening).await
     }
 
     /// Hands the copies to the agent.
@@ -282,11 +287,11 @@ impl Checkpoint {
         };
         let snapshot = Snapshot::of(&self.inputs, &self.pods);
         let now = self.inputs.clock.now();
-        let (writing, written) = apart(move || {
+        let write = apart(move || {
             let written = writing.write(snapshot, now, index);
             (writing, written)
-        })
-        .await;
+        });
+        let (writing, written) = self.waits.shown(OwnWork::Checkpoint, write).await;
         let board = &self.board;
         let result = match written {
             Ok(written) => {

@@ -1,8 +1,9 @@
 //! How fresh is what the agent knows, and what the status says of it.
 //!
 //! Invariants:
-//! 1. A part is `Delivered` only while each object that it reads is proven to be current. Otherwise it is `Stale`: its
-//!    content stays in place and readable, and the reason names the object.
+//! 1. A part is `Delivered` only while all that it reads is proven to be current: its objects, the Node, the Services, the
+//!    trust bundles, and the pod itself, if that is of the API server. Otherwise it is `Stale`: its content stays in place
+//!    and readable, and the reason names what is not.
 //! 2. While the root directory is not at its path, no part is in place: each is `Failing`.
 //! 3. Neither is stored: each is derived whenever a status is read, by [`Unproven::show`] and nothing else. So text,
 //!    JSON, metrics, problems, events and the stream of changes cannot disagree.
@@ -11,18 +12,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     sync::Arc,
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
-use larder::{ObjectManager, ObjectState, ObjectStatus, Proof};
+use larder::{ObjectManager, ObjectState, ObjectStatus, Proof, RequestFailure};
 use larder_objects::{Kind, Object, ObjectKey, chain};
 use larder_pods::{
-    Pods, ResolvedPodUid,
+    PodSource, Pods, ResolvedPodUid,
     events::{EventSubject, PodReason},
 };
-use larder_projection::Need;
+use larder_projection::{Need, TrustBundles};
+use larder_watch::Freshness;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
@@ -45,7 +48,30 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Why an object is not known to be current although no request has failed.
 const SILENT: &str = "the API server does not answer";
 
-/// Why an object is not known to be current.
+/// What parts read, as far as the API server can change it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Input {
+    Object(Kind, ObjectKey),
+    Services,
+    Node,
+    TrustBundles,
+    /// The pods that are bound to the node.
+    Pods,
+}
+
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(kind, key) => write!(f, "{} {key}", kind.singular()),
+            Self::Services => f.write_str("the Services"),
+            Self::Node => f.write_str("the Node"),
+            Self::TrustBundles => f.write_str("the ClusterTrustBundles"),
+            Self::Pods => f.write_str("the pods of the node"),
+        }
+    }
+}
+
+/// Why an input is not known to be current.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Doubt {
     /// The time of the last proof.
@@ -56,8 +82,8 @@ struct Doubt {
 /// What is not known to be current, or in place. Usually nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Unproven {
-    /// The objects that are not known to be current.
-    objects: HashMap<(Kind, ObjectKey), Doubt>,
+    /// The inputs that are not known to be current.
+    inputs: HashMap<Input, Doubt>,
     /// That nothing is where pods look for it.
     displaced: Option<Doubt>,
 }
@@ -65,11 +91,17 @@ pub(crate) struct Unproven {
 impl Unproven {
     /// What is unproven now.
     pub(crate) fn of(inputs: &NodeInputs) -> Self {
-        let (now, wall) = (Instant::now(), inputs.clock.now());
-        let maps = unproven(Kind::ConfigMap, &inputs.config_maps, now, wall);
-        let found = maps.chain(unproven(Kind::Secret, &inputs.secrets, now, wall));
+        let now = Now {
+            at: Instant::now(),
+            wall: inputs.clock.now(),
+        };
+        let objects = unproven(Kind::ConfigMap, &inputs.config_maps, now).chain(unproven(
+            Kind::Secret,
+            &inputs.secrets,
+            now,
+        ));
         Self {
-            objects: found.collect(),
+            inputs: objects.chain(of_cluster(inputs, now)).collect(),
             displaced: None,
         }
     }
@@ -80,21 +112,18 @@ impl Unproven {
         self
     }
 
-    /// The objects as problems: one for each cause, however many objects it concerns.
+    /// The inputs as problems: one for each cause, however many inputs it concerns.
     pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
         let mut by_cause = BTreeMap::<_, (Timestamp, BTreeSet<_>)>::new();
-        for (object, doubt) in &self.objects {
+        for (input, doubt) in &self.inputs {
             let found = by_cause.entry(&*doubt.why);
-            let (since, objects) = found.or_insert_with(|| (doubt.since, BTreeSet::new()));
+            let (since, inputs) = found.or_insert_with(|| (doubt.since, BTreeSet::new()));
             *since = doubt.since.min(*since);
-            objects.insert(object);
+            inputs.insert(input);
         }
-        by_cause.into_iter().map(|(why, (since, objects))| {
-            let mut names = objects.iter();
-            let first = names
-                .next()
-                .map(|(kind, key)| format!("{} {key}", kind.singular()));
-            let first = first.unwrap_or_default();
+        by_cause.into_iter().map(|(why, (since, inputs))| {
+            let mut names = inputs.iter();
+            let first = names.next().map(ToString::to_string).unwrap_or_default();
             let others = match names.count() {
                 0 => String::new(),
                 others => format!(" and {others} more"),
@@ -111,7 +140,7 @@ impl Unproven {
             doubt.show_displaced(&mut pod.delivery);
             return;
         }
-        let doubts = self.of_parts(&pod.namespace, parts);
+        let doubts = self.of_parts(&pod.namespace, &pod.source, parts);
         if doubts.is_empty() {
             return;
         }
@@ -136,33 +165,34 @@ impl Unproven {
     fn leaves(&self, phase: Phase) -> bool {
         match &self.displaced {
             Some(_) => !is_displaceable(phase),
-            None => self.objects.is_empty() || phase >= Phase::Stale,
+            None => self.inputs.is_empty() || phase >= Phase::Stale,
         }
     }
 
-    /// What the parts with an unproven object would show, by their keys.
+    /// What the parts with an unproven input would show, by their keys.
     fn of_parts<'a>(
         &self,
         namespace: &str,
+        source: &str,
         parts: &'a [Part],
     ) -> HashMap<(&'static str, &'a str), (&'a Part, Delivery)> {
-        if self.objects.is_empty() {
+        if self.inputs.is_empty() {
             return HashMap::new();
         }
+        let of_pod = self.inputs.get(&Input::Pods);
+        let of_pod = of_pod.filter(|_| source == PodSource::Api.as_str());
+        let of_pod = of_pod.map(|doubt| (doubt.since, format!("the pod: {}", doubt.why)));
         let doubted = parts.iter().filter_map(|part| {
-            let found = part.reads.iter().filter_map(|need| match need {
-                Need::Object(kind, name) => {
-                    let key = ObjectKey::new(namespace, name.clone());
-                    let object = (*kind, key);
-                    let doubt = self.objects.get(&object)?;
-                    Some((
-                        doubt.since,
-                        format!("{} {name}: {}", kind.singular(), doubt.why),
-                    ))
-                }
-                _ => None,
+            let found = part.reads.iter().filter_map(|need| {
+                let doubt = self.inputs.get(&input(need, namespace)?)?;
+                // Without the namespace, which is that of the pod.
+                let name = match need {
+                    Need::Object(kind, name) => format!("{} {name}", kind.singular()),
+                    other => other.to_string(),
+                };
+                Some((doubt.since, format!("{name}: {}", doubt.why)))
             });
-            let (since, reason) = found.min()?;
+            let (since, reason) = found.min().or_else(|| of_pod.clone())?;
             let stale = Delivery::new(Phase::Stale, reason, since);
             Some((part.kind.key(), (part, stale)))
         });
@@ -170,7 +200,26 @@ impl Unproven {
     }
 }
 
+/// The input that a part in this namespace needs; `None` for what is issued to its pod.
+fn input(need: &Need, namespace: &str) -> Option<Input> {
+    match need {
+        Need::Object(kind, name) => Some(Input::Object(
+            *kind,
+            ObjectKey::new(namespace, name.clone()),
+        )),
+        Need::Services => Some(Input::Services),
+        Need::Node => Some(Input::Node),
+        Need::TrustBundles => Some(Input::TrustBundles),
+        Need::Token(_) | Need::PodCertificate(_) => None,
+    }
+}
+
 impl Doubt {
+    fn since(since: Timestamp, failure: Option<&RequestFailure>) -> Self {
+        let why = failure.map_or_else(|| SILENT.to_owned(), |failure| chain(&*failure.error));
+        Self { since, why }
+    }
+
     /// Shows that the part or pod is not in place.
     fn show_displaced(&self, delivery: &mut Delivery) {
         if is_displaceable(delivery.phase) {
@@ -193,42 +242,92 @@ fn parts_of(pod: &mut PodStatus) -> impl Iterator<Item = (&'static str, &str, &m
     volumes.chain(containers)
 }
 
-/// The objects of a manager that are not known to be current, at `now`.
+/// The time, by both clocks.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    at: Instant,
+    wall: Timestamp,
+}
+
+impl Now {
+    /// The time of day at an earlier moment.
+    fn wall_at(self, then: Instant) -> Timestamp {
+        let age = SignedDuration::try_from(self.at.saturating_duration_since(then));
+        let age = age.unwrap_or(SignedDuration::MAX);
+        self.wall.checked_sub(age).unwrap_or(Timestamp::MIN)
+    }
+}
+
+/// The objects of a manager that are not known to be current.
 fn unproven<K: Object>(
     kind: Kind,
     manager: &ObjectManager<K>,
-    now: Instant,
-    wall: Timestamp,
-) -> impl Iterator<Item = ((Kind, ObjectKey), Doubt)> {
+    now: Now,
+) -> impl Iterator<Item = (Input, Doubt)> {
     let objects = manager.objects().into_iter();
     objects.filter_map(move |object| {
-        let doubt = doubt(&object, now, wall)?;
-        Some(((kind, object.key), doubt))
+        let doubt = doubt_of_object(&object, now)?;
+        Some((Input::Object(kind, object.key), doubt))
     })
 }
 
+/// What is known of the cluster and of the node's pods, and is not known to be current.
+fn of_cluster(inputs: &NodeInputs, now: Now) -> impl Iterator<Item = (Input, Doubt)> {
+    let state = inputs.cluster.borrow();
+    let freshness = &inputs.cluster_freshness;
+    // Before there is one, nothing of it is delivered. A resource that is not served has no state to follow.
+    let has_bundles = matches!(state.trust_bundles, Some(TrustBundles::Synced(_)));
+    let known = [
+        (
+            Input::Services,
+            state.services.is_some(),
+            &freshness.services,
+        ),
+        (Input::Node, state.node.is_some(), &freshness.node),
+        (Input::TrustBundles, has_bundles, &freshness.trust_bundles),
+        (Input::Pods, true, &inputs.pod_freshness),
+    ];
+    let doubts = known.map(|(input, is_known, freshness)| {
+        let doubt = is_known.then(|| doubt_of_collection(freshness, state.copied_as_of, now));
+        Some((input, doubt??))
+    });
+    doubts.into_iter().flatten()
+}
+
 /// Why the object is not known to be current.
-fn doubt(object: &ObjectStatus, now: Instant, wall: Timestamp) -> Option<Doubt> {
-    let lost = match &object.proof {
-        Proof::At(_) => None,
-        Proof::Lost { since, failure } => Some((*since, failure.as_ref())),
-    };
-    let since = match (object.state, lost) {
+fn doubt_of_object(object: &ObjectStatus, now: Now) -> Option<Doubt> {
+    match object.state {
         // Nothing of it is delivered.
-        (ObjectState::Pending | ObjectState::Idle | ObjectState::Removed, _) => return None,
+        ObjectState::Pending | ObjectState::Idle | ObjectState::Removed => None,
         // A copy that an earlier agent kept.
-        (ObjectState::Stale(as_of), _) => as_of,
-        (_, None) => return None,
-        (_, Some((since, None))) if now - since < REOPENED_WITHIN => return None,
-        (_, Some((since, _))) => {
-            let age = SignedDuration::try_from(now.saturating_duration_since(since));
-            let age = age.unwrap_or(SignedDuration::MAX);
-            wall.checked_sub(age).unwrap_or(Timestamp::MIN)
+        ObjectState::Stale(as_of) => Some(Doubt::since(as_of, object.failure.as_ref())),
+        ObjectState::Synced | ObjectState::Absent | ObjectState::Immutable => {
+            doubt(&object.proof, now)
         }
-    };
-    let failure = lost.and_then(|(_, failure)| failure);
-    let why = failure.map_or_else(|| SILENT.to_owned(), |failure| chain(&*failure.error));
-    Some(Doubt { since, why })
+    }
+}
+
+/// Why a collection is not known to be current. Before the API server has listed it, it may be a copy of that time.
+fn doubt_of_collection(
+    freshness: &Freshness,
+    copied_as_of: Option<Timestamp>,
+    now: Now,
+) -> Option<Doubt> {
+    match freshness.proof(now.at) {
+        Some(proof) => doubt(&proof, now),
+        None => Some(Doubt::since(copied_as_of?, freshness.failure().as_ref())),
+    }
+}
+
+/// Why something with this proof is not known to be current.
+fn doubt(proof: &Proof, now: Now) -> Option<Doubt> {
+    match proof {
+        Proof::At(_) => None,
+        Proof::Lost { since, failure } => {
+            let is_reopened = failure.is_none() && now.at - *since < REOPENED_WITHIN;
+            (!is_reopened).then(|| Doubt::since(now.wall_at(*since), failure.as_ref()))
+        }
+    }
 }
 
 /// The stale parts of a pod, with their reasons.
@@ -244,7 +343,7 @@ pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Not
         let _ = timeout(LOOK_INTERVAL, changed.notified()).await;
         let unproven = Unproven::of(&node.inputs);
         let mut now = HashMap::new();
-        if !unproven.objects.is_empty() {
+        if !unproven.inputs.is_empty() {
             for entry in node.statuses.sorted() {
                 let mut status = entry.status();
                 unproven.show(&entry.parts(), &mut status);

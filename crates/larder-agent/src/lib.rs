@@ -19,6 +19,7 @@ pub mod root_dir;
 mod serving;
 pub mod status;
 mod tasks;
+mod waits;
 
 pub use larder_hooks as on_change;
 pub use larder_inputs::clock;

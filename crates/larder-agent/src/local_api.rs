@@ -2,7 +2,7 @@
 //!
 //! | path | answers | where |
 //! | --- | --- | --- |
-//! | `/healthz` | 200 while the agent works; 503 with a line for each problem otherwise, see [`Health`](crate::agent::Health) | both |
+//! | `/healthz` | 200 while the agent works; 503 with a line for each problem otherwise, see [`Health`]; also a line for each thing that waits for a disk | both |
 //! | `/readyz` | 200 when all sources have reported and every pod has been tried; 503 before | both |
 //! | `/metrics` | OpenMetrics' text format | both |
 //! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON | both |
@@ -49,7 +49,11 @@ pub use self::{
     program::{LogControl, Program, Projector},
     starting::StartingApi,
 };
-use crate::{agent::AgentHandle, root_dir::AgentSocket, status::Delivery};
+use crate::{
+    agent::{AgentHandle, Health},
+    root_dir::AgentSocket,
+    status::Delivery,
+};
 
 /// The API of `agent` for its socket.
 pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
@@ -97,13 +101,14 @@ fn pages(
 }
 
 async fn healthz(State(agent): State<AgentHandle>) -> impl IntoResponse {
-    let health = agent.health();
-    if health.is_healthy() {
-        (StatusCode::OK, "ok\n".to_owned())
+    let Health { problems, waiting } = agent.health();
+    let (code, mut lines) = if problems.is_empty() {
+        (StatusCode::OK, vec!["ok".to_owned()])
     } else {
-        let text = health.problems.join("\n") + "\n";
-        (StatusCode::SERVICE_UNAVAILABLE, text)
-    }
+        (StatusCode::SERVICE_UNAVAILABLE, problems)
+    };
+    lines.extend(waiting.iter().map(|wait| format!("waiting: {wait}")));
+    (code, lines.join("\n") + "\n")
 }
 
 async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {

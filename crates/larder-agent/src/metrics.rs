@@ -65,7 +65,7 @@ impl Metrics {
             ),
             healthy: registrar.add(
                 "healthy",
-                "Whether every watch is known to be alive and the root directory is at its path, as in /healthz",
+                "Whether every watch is known to be alive and the root directory is at its path and answers, as in /healthz",
             ),
             ready: registrar.add(
                 "ready",

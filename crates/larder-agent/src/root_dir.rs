@@ -45,7 +45,7 @@ use self::{
 };
 pub(crate) use self::{
     place::{Place, RootLook, RootLooked, RootProblems},
-    private_dir::{lock_file, open_private},
+    private_dir::{lock_directory, lock_file, open_private},
 };
 
 /// The sealed copies for a start while the API server is unreachable.
@@ -198,7 +198,16 @@ impl RootDir {
         CheckpointDir::in_open(self.directory(), self.path.join(CHECKPOINT))
     }
 
-    /// Opens the socket of the agent's local API, with mode 0600. A socket of an earlier agent is removed.
+    /// The socket of the agent's local API. It accepts nothing before it is [bound](Self::bind_socket).
+    pub fn socket(&self) -> AgentSocket {
+        let held = self.held.lock();
+        held.as_ref()
+            .expect("it is held until it is dropped")
+            .socket()
+    }
+
+    /// Creates the socket, with mode 0600. A socket of an earlier agent is removed. If it cannot be created, a running agent
+    /// tries again.
     ///
     /// # Errors
     ///
@@ -207,7 +216,7 @@ impl RootDir {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn bind_socket(&self) -> Result<AgentSocket, RootDirError> {
+    pub fn bind_socket(&self) -> Result<(), RootDirError> {
         let mut held = self.held.lock();
         let held = held.as_mut().expect("it is held until it is dropped");
         Ok(held.bind_socket()?)
@@ -270,6 +279,11 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
+    fn bound(root: &RootDir) -> AgentSocket {
+        root.bind_socket().unwrap();
+        root.socket()
+    }
+
     #[test]
     fn a_second_agent_is_rejected_until_the_first_exits() {
         let temp = tempfile::tempdir().unwrap();
@@ -288,7 +302,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("root");
         let root = RootDir::lock(&path).unwrap();
-        let listener = root.bind_socket().unwrap();
+        let listener = bound(&root);
         drop((listener, root));
         assert!(!path.exists());
         // A directory of the user stays, and so does the lock beside what was served.
@@ -297,7 +311,7 @@ mod tests {
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
         assert!(RootDir::lock_used(&path).unwrap().is_none());
         let root = RootDir::lock(&path).unwrap();
-        let listener = root.bind_socket().unwrap();
+        let listener = bound(&root);
         fs::create_dir(path.join("pods")).unwrap();
         drop((listener, root));
         assert!(path.join(LOCK).exists() && !path.join(SOCKET).exists());
@@ -328,7 +342,7 @@ mod tests {
     async fn a_socket_that_was_removed_is_created_again() {
         let temp = tempfile::tempdir().unwrap();
         let root = RootDir::lock(temp.path()).unwrap();
-        let socket = root.bind_socket().unwrap();
+        let socket = bound(&root);
         let path = temp.path().join(SOCKET);
         for _ in 0..3 {
             fs::remove_file(&path).unwrap();
@@ -349,10 +363,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_socket_that_cannot_be_created_is_tried_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = RootDir::lock(temp.path()).unwrap();
+        // No caller has wanted a socket.
+        assert!(root.looking().look().repaired.is_empty());
+        let path = temp.path().join(SOCKET);
+        fs::create_dir(&path).unwrap();
+        root.bind_socket().unwrap_err();
+        let socket = root.socket();
+        let mut accepted = std::pin::pin!(socket.accept());
+        assert!(futures::poll!(&mut accepted).is_pending());
+        assert!(matches!(&*root.looking().look().repaired, [Err(_)]));
+        fs::remove_dir(&path).unwrap();
+        assert!(matches!(&*root.looking().look().repaired, [Ok(_)]));
+        let _client = UnixStream::connect(&path).unwrap();
+        accepted.await.unwrap();
+    }
+
+    #[tokio::test]
     async fn an_agent_that_ends_leaves_the_socket_and_the_lock_of_another_one() {
         let temp = tempfile::tempdir().unwrap();
         let root = RootDir::lock(temp.path()).unwrap();
-        let socket = root.bind_socket().unwrap();
+        let socket = bound(&root);
         for name in [SOCKET, LOCK] {
             fs::remove_file(temp.path().join(name)).unwrap();
         }
@@ -498,7 +531,7 @@ mod tests {
         fs::write(temp.path().join("victim").join(SOCKET), "precious").unwrap();
         symlink("victim", &path).unwrap();
         for _ in 0..2 {
-            let _listener = root.bind_socket().unwrap();
+            root.bind_socket().unwrap();
             let found = fs::metadata(moved.join(SOCKET)).unwrap();
             assert_eq!(found.mode() & 0o777, 0o600);
             UnixStream::connect(moved.join(SOCKET)).unwrap();

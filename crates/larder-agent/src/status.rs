@@ -40,6 +40,9 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     pub silent_sources: Vec<String>,
     /// Current problems of manifests, sources, objects that are not known to be current, and annotations.
     pub problems: Vec<String>,
+    /// What each of `problems` means for a wait until everything is delivered, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub problem_kinds: Vec<ProblemKind>,
     /// What is no problem, but may be unexpected, such as pods of another node.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
@@ -53,6 +56,29 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     pub pods: Pods,
     /// The objects that pods reference, by kind, namespace and name.
     pub objects: Objects,
+}
+
+/// What a problem means for a wait until everything is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProblemKind {
+    /// Something that somebody asked for is not done, or is not known to the agent: rejected manifests, sources that
+    /// cannot be read, invalid annotations.
+    Undone,
+    /// Objects may have changed unnoticed. What is in place may be out of date.
+    Stale,
+    /// Work of the agent waits for a disk.
+    Waiting,
+    /// A mirror pod is missing. Everything is delivered all the same.
+    MirrorPod,
+}
+
+impl<Pods, Objects> AgentStatus<Pods, Objects> {
+    /// The problems, each with its kind. Those of an agent that names no kinds may be anything.
+    pub fn problems_by_kind(&self) -> impl Iterator<Item = (ProblemKind, &str)> {
+        let kinds = self.problem_kinds.iter().copied();
+        let kinds = kinds.chain(std::iter::repeat(ProblemKind::Undone));
+        kinds.zip(self.problems.iter().map(String::as_str))
+    }
 }
 
 /// The agent and how far the delivery of its pods is: a small part of [`AgentStatus`].

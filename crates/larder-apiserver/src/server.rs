@@ -8,6 +8,7 @@ use std::{
 };
 
 use http::{Request, Response};
+use jiff::Timestamp;
 use larder_connections::{ConnectionLimits, setters};
 use parking_lot::Mutex;
 use tower_service::Service;
@@ -197,6 +198,11 @@ impl ApiServer {
     /// The audit log of the options.
     pub fn audit(&self) -> &AuditLog {
         &self.inner.options.audit
+    }
+
+    /// The time of day, by the server's clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock().now()
     }
 
     pub(crate) fn clock(&self) -> Clock {

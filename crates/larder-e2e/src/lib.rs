@@ -21,6 +21,7 @@ mod root_dir;
 mod rounds;
 mod scratch_dir;
 mod server;
+pub mod situations;
 
 pub use address::{own_address, reserved_port};
 pub use binaries::{Binaries, UnmetRequirement};

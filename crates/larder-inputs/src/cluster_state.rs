@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
 use k8s_openapi::{
     ClusterResourceScope,
     api::{
@@ -16,7 +17,7 @@ use larder_objects::manifest::HiddenObjects;
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
-    NodeContext,
+    Freshness, NodeContext,
     collection::{Collection, CollectionEvent},
 };
 use serde::Deserialize;
@@ -65,6 +66,17 @@ impl From<ClusterTrustBundle> for TrustBundle {
     }
 }
 
+/// How fresh is what is known of the cluster. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterFreshness {
+    /// Of the Node.
+    pub node: Freshness,
+    /// Of the Services.
+    pub services: Freshness,
+    /// Of the ClusterTrustBundles.
+    pub trust_bundles: Freshness,
+}
+
 /// The last known state; `None` until one was read.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterState {
@@ -72,6 +84,8 @@ pub struct ClusterState {
     pub node: Option<Arc<NodeFacts>>,
     /// The Services that pods get variables for.
     pub services: Option<Arc<[ServiceFacts]>>,
+    /// When Node and Services were current, if they are of a checkpoint.
+    pub copied_as_of: Option<Timestamp>,
     /// The ClusterTrustBundles, while they are wanted.
     pub trust_bundles: Option<TrustBundles>,
     /// Objects that may exist although the API server lacks them, see [`follow_hidden_objects`].
@@ -85,6 +99,7 @@ pub async fn follow_cluster(
     node_name: String,
     state: watch::Sender<ClusterState>,
     seen: impl Fn(Option<&Node>),
+    freshness: ClusterFreshness,
     context: NodeContext,
 ) {
     let selector = field_selector("metadata.name", &node_name);
@@ -94,7 +109,9 @@ pub async fn follow_cluster(
         Some(&selector),
         &context,
     );
+    let node = node.proving(&freshness.node);
     let services = Collection::new(client, SERVICES.collection(), None, &context);
+    let services = services.proving(&freshness.services);
     tokio::join!(
         follow_node(node, &state, seen),
         follow_services(services, &state)
@@ -162,12 +179,14 @@ pub async fn follow_trust_bundles(
     client: Client,
     mut wanted: watch::Receiver<bool>,
     state: watch::Sender<ClusterState>,
+    freshness: Freshness,
     context: NodeContext,
 ) {
     let publish = |bundles| set(&state, |state| &mut state.trust_bundles, bundles);
     let served = ServedResource::of::<ClusterTrustBundle>();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
         let bundles = ServedCollection::new(&client, &served, None, &context);
+        let bundles = bundles.proving(&freshness);
         tokio::select! {
             biased;
             _ = wanted.wait_for(|wanted| !wanted) => {}

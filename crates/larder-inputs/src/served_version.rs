@@ -13,7 +13,7 @@ use k8s_openapi::Resource as KubernetesResource;
 use kube::Client;
 use larder_transport::path::Resource;
 use larder_watch::{
-    NodeContext, RequestError,
+    Freshness, NodeContext, RequestError,
     collection::{Collection, CollectionEvent, CollectionItem},
     request,
 };
@@ -117,6 +117,14 @@ impl<K: CollectionItem> ServedCollection<K> {
             collections: [collection(0), collection(1)],
             unserved: 0,
         }
+    }
+
+    /// Keeps in `freshness` how fresh is what it has passed on.
+    pub(crate) fn proving(mut self, freshness: &Freshness) -> Self {
+        self.collections = self
+            .collections
+            .map(|collection| collection.proving(freshness));
+        self
     }
 
     /// The next event of the served version. "Not served" is reported once neither version is.

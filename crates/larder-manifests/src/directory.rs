@@ -15,11 +15,13 @@
 //! 5. A file that is invalid from the start has no last good content. What its rejected documents may hold is in
 //!    [`ManifestDir::hidden_objects`]: an object in no other file may be in that one. A later reading only narrows it. (No
 //!    copies are kept: they would put Secrets on a disk that the user did not choose.)
-//! 6. Looking at the directory takes a fifth of the time at most, however large it is and however often it changes.
+//! 6. A link to a disk that does not answer holds up no other file. It is a problem, and keeps its last good content.
+//! 7. Looking at the directory takes a fifth of the time at most, however large it is and however often it changes.
 
 mod catalogue;
 mod files;
 mod schedule;
+mod slow_reads;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -28,8 +30,12 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use larder_files::{ownership::Ownership, stamp::Stamp};
-use larder_objects::manifest::{HiddenObjects, RawObject};
+use larder_objects::{
+    escaped,
+    manifest::{HiddenObjects, RawObject},
+};
 use larder_pods::source::{DirectoryWatch, Signal, Touch};
 use tokio::{
     task::spawn_blocking,
@@ -37,11 +43,12 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub(crate) use self::catalogue::ObjectId;
+pub(crate) use self::{catalogue::ObjectId, slow_reads::WallClock};
 use self::{
     catalogue::{Catalogue, FileObjects},
     files::{Listing, Reading},
     schedule::{PATIENCE, ReadSchedule},
+    slow_reads::SlowReads,
 };
 
 /// Time between two passes over all files. The kubelet's `fileCheckFrequency`.
@@ -88,6 +95,7 @@ pub(crate) struct ManifestDir {
     /// Files that, by the kernel's notices, are still open for writing.
     being_written: BTreeSet<PathBuf>,
     schedule: ReadSchedule,
+    slow: SlowReads,
     watch: DirectoryWatch,
     next_pass: Instant,
     /// No look before.
@@ -107,7 +115,10 @@ impl ManifestDir {
     /// # Errors
     ///
     /// `path` cannot be listed. Problems of single files are in [`Self::problems`].
-    pub(crate) async fn open(path: &Path) -> Result<(Self, ManifestDiff), OpenError> {
+    pub(crate) async fn open(
+        path: &Path,
+        now: WallClock,
+    ) -> Result<(Self, ManifestDiff), OpenError> {
         let mut this = Self {
             path: path.to_owned(),
             catalogue: Catalogue::default(),
@@ -115,6 +126,7 @@ impl ManifestDir {
             doubts: BTreeMap::new(),
             being_written: BTreeSet::new(),
             schedule: ReadSchedule::default(),
+            slow: SlowReads::new(now),
             watch: DirectoryWatch::default(),
             next_pass: Instant::now(),
             rest_until: Instant::now(),
@@ -125,11 +137,18 @@ impl ManifestDir {
         };
         // Watched before it is read: a file that changes in between is read twice, rather than never.
         this.rearm();
-        let changes = this.look(BTreeSet::new()).await;
-        let changes = changes.map_err(|source| OpenError {
-            path: path.to_owned(),
-            source,
-        })?;
+        let changes = loop {
+            let looked = this.look(BTreeSet::new()).await;
+            // Nothing is served before the directory was listed.
+            if looked.is_err() && this.slow.since(path).is_some() {
+                this.slow.next_end().await;
+                continue;
+            }
+            break looked.map_err(|source| OpenError {
+                path: path.to_owned(),
+                source,
+            })?;
+        };
         let hidden = this.catalogue.hidden_objects();
         this.hidden = hidden
             .map(|(file, hidden)| (file.to_owned(), hidden.clone()))
@@ -140,6 +159,15 @@ impl ManifestDir {
     /// The present problems of the files, each with its place.
     pub(crate) fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// The files whose disks do not answer, each with the time since then.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = String> {
+        self.slow.iter().map(|(path, since)| {
+            let path = path.to_string_lossy();
+            let path = escaped(&path);
+            format!("manifests {path}: waiting for the disk since {since:.0}")
+        })
     }
 
     /// The file that an object which is served comes from.
@@ -173,7 +201,7 @@ impl ManifestDir {
             let wake = due.map_or(self.next_pass, |due| {
                 due.max(self.rest_until).min(self.next_pass)
             });
-            // Both arms are cancel-safe. Signals first, as they may put off what is due.
+            // Every arm is cancel-safe. Signals first, as they may put off what is due.
             let touched = tokio::select! {
                 biased;
                 signal = self.watch.next() => match signal {
@@ -195,6 +223,10 @@ impl ManifestDir {
                         BTreeSet::new()
                     }
                 },
+                Some(path) = self.slow.next_end() => {
+                    self.schedule.touch(path, Touch::Settled, Instant::now());
+                    continue;
+                }
                 // None at a pass.
                 () = sleep_until(wake) => self.schedule.take_due(Instant::now()),
             };
@@ -225,23 +257,36 @@ impl ManifestDir {
     async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<ManifestDiff> {
         self.next_pass = Instant::now() + if self.watch.is_armed() { PASS } else { POLL };
         let directory = self.path.clone();
-        let listed = spawn_blocking(move || files::list(&directory)).await??;
+        let listing = self.slow.read(&self.path, move || files::list(&directory));
+        let Some(listed) = listing.await? else {
+            return Err(io::ErrorKind::TimedOut.into());
+        };
         let Listing {
-            files: present,
+            files: mut present,
+            links,
             ownership,
-        } = listed;
+        } = listed?;
+        let followed = self.slow.follow(links.clone()).await?;
+        present.extend(followed);
         self.warn_if_open(ownership);
 
-        let (gone, stale) = self.outdated(&present, &touched);
+        let slow: BTreeMap<_, _> = links
+            .into_iter()
+            .filter_map(|link| Some((self.slow.since(&link)?, link)))
+            .map(|(since, link)| (link, since))
+            .collect();
+        let (gone, stale) = self.outdated(&present, &slow, &touched);
         for path in &gone {
             self.catalogue.removed(path);
             self.stamps.remove(path);
             self.doubts.remove(path);
         }
         let mut read: BTreeMap<PathBuf, FileObjects> = BTreeMap::new();
+        for (path, since) in &slow {
+            self.take(Reading::unanswered(path, *since));
+        }
         for (path, stamp) in stale {
-            let reading = spawn_blocking(move || files::read(path)).await?;
-            let path = reading.path.clone();
+            let reading = self.read(&path).await?;
             if self.is_doubtful(&reading, stamp) {
                 self.schedule.touch(path, Touch::Writing, Instant::now());
                 continue;
@@ -260,13 +305,15 @@ impl ManifestDir {
     fn outdated(
         &self,
         present: &BTreeMap<PathBuf, Stamp>,
+        slow: &BTreeMap<PathBuf, Timestamp>,
         touched: &BTreeSet<PathBuf>,
     ) -> (Vec<PathBuf>, Vec<(PathBuf, Stamp)>) {
         let settled = |path: &Path| !self.schedule.is_pending(path);
+        let is_there = |path: &Path| present.contains_key(path) || slow.contains_key(path);
         let gone = self
             .catalogue
             .files()
-            .filter(|path| !present.contains_key(*path) && settled(path))
+            .filter(|path| !is_there(path) && settled(path))
             .map(Path::to_owned);
         let stale = present
             .iter()
@@ -290,8 +337,7 @@ impl ManifestDir {
         for (id, path) in files {
             // An object may come from a file that did not change: when the file that had it first was removed.
             if !read.contains_key(&path) {
-                let file = path.clone();
-                let reading = spawn_blocking(move || files::read(file)).await?;
+                let reading = self.read(&path).await?;
                 read.insert(path.clone(), self.take(reading));
             }
             changes
@@ -305,6 +351,18 @@ impl ManifestDir {
             .deletes
             .sort_by_key(|id| std::cmp::Reverse(rank(&id.kind)));
         Ok(changes)
+    }
+
+    /// Reads one file, or finds that its disk does not answer.
+    async fn read(&mut self, path: &Path) -> io::Result<Reading> {
+        let file = path.to_owned();
+        let fetched = file.clone();
+        let fetched = self.slow.read(path, move || files::fetch(&fetched)).await?;
+        if fetched.is_none() {
+            let since = self.slow.since(path).unwrap_or_default();
+            return Ok(Reading::unanswered(path, since));
+        }
+        Ok(spawn_blocking(move || files::read(file)).await?)
     }
 
     /// Warns if every user may write to the directory, and so decide what this agent serves.

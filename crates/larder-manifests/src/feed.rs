@@ -9,15 +9,15 @@ use std::{
 };
 
 use larder_apiserver::{ApiError, ApiKind, ApiServer, Applied};
-use larder_objects::manifest::{HiddenObjects, RawObject};
+use larder_objects::{
+    KeyChanges,
+    manifest::{HiddenObjects, RawObject},
+};
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::yield_now, time::sleep};
 use tracing::{debug, info, warn};
 
-use crate::{
-    directory::{ManifestDiff, ManifestDir, ObjectId, OpenError},
-    key_changes::KeyChanges,
-};
+use crate::directory::{ManifestDiff, ManifestDir, ObjectId, OpenError};
 
 /// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an
 /// object that is deleted together with its pod would be reported as missing.
@@ -49,6 +49,7 @@ pub struct Feed {
     elsewhere: BTreeMap<ObjectId, String>,
     notes: watch::Sender<Arc<[String]>>,
     problems: watch::Sender<Arc<[String]>>,
+    waits: watch::Sender<Arc<[String]>>,
     /// Objects that were rejected at the start and still are: their previous content is unknown.
     rejected_since_start: BTreeSet<ObjectId>,
     hidden: watch::Sender<Arc<HiddenObjects>>,
@@ -65,7 +66,8 @@ impl Feed {
         server: ApiServer,
         placement: Option<Placement>,
     ) -> Result<Self, OpenError> {
-        let (directory, changes) = ManifestDir::open(path).await?;
+        let clock = server.clone();
+        let (directory, changes) = ManifestDir::open(path, Box::new(move || clock.now())).await?;
         let mut feed = Self {
             directory,
             server,
@@ -74,6 +76,7 @@ impl Feed {
             elsewhere: BTreeMap::new(),
             notes: watch::Sender::new(Arc::from([])),
             problems: watch::Sender::new(Arc::from([])),
+            waits: watch::Sender::new(Arc::from([])),
             rejected_since_start: BTreeSet::new(),
             hidden: watch::Sender::default(),
         };
@@ -86,6 +89,11 @@ impl Feed {
     /// The present problems: with files, or with objects that the server rejected.
     pub fn problems(&self) -> watch::Receiver<Arc<[String]>> {
         self.problems.subscribe()
+    }
+
+    /// The files whose disks do not answer, which are problems too.
+    pub fn waits(&self) -> watch::Receiver<Arc<[String]>> {
+        self.waits.subscribe()
     }
 
     /// What is no problem, but may be unexpected: pods that state another node, a directory that every user may write
@@ -116,6 +124,7 @@ impl Feed {
         let rejected = rejected.map(|(id, reason)| format!("{id}: {reason}"));
         let problems = self.directory.problems().iter().cloned().chain(rejected);
         self.problems.send_replace(problems.collect());
+        self.waits.send_replace(self.directory.waits().collect());
         let remarks = self.remarks();
         let notes = remarks.iter().chain(self.directory.open_to_all());
         let notes: Arc<[String]> = notes.cloned().collect();
@@ -240,7 +249,7 @@ impl Feed {
         let applied = self.server.apply(&*object)?;
         if let (Applied::Changed, Some(before)) = (applied, before) {
             let file = self.directory.file_of(id).map(Path::display);
-            let keys = KeyChanges::between(&before, &object);
+            let keys = KeyChanges::between(values(&before), values(&object));
             info!(object = %id, file = file.map(display), %keys, "changed");
         } else {
             debug!(object = %id, ?applied, "applied");
@@ -275,6 +284,16 @@ impl Feed {
         let kind = ApiKind::of_name(&id.kind)?;
         self.server.get(kind, &id.key.namespace, &id.key.name)
     }
+}
+
+/// Each key with the field and the text that it has there.
+fn values(object: &Value) -> BTreeMap<&str, (&str, &Value)> {
+    let fields = ["data", "binaryData"].into_iter();
+    let entries = fields.flat_map(|field| {
+        let entries = object[field].as_object().into_iter().flatten();
+        entries.map(move |(key, value)| (key.as_str(), (field, value)))
+    });
+    entries.collect()
 }
 
 impl Placement {

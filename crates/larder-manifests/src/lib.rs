@@ -2,7 +2,6 @@
 
 mod directory;
 mod feed;
-mod key_changes;
 
 pub use self::{
     directory::OpenError,

@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use smol_str::SmolStr;
 
 use crate::{
-    Data, Kind, Object, ObjectMeta, ObjectType, encoding::null_as_default, go_base64, references,
+    Data, KeyChanges, Kind, Object, ObjectMeta, ObjectType, encoding::null_as_default, go_base64,
+    references,
 };
 
 /// A `v1` ConfigMap, without the metadata that no consumer on a node reads.
@@ -41,6 +42,21 @@ impl Object for ConfigMap {
 
     fn is_immutable(&self) -> bool {
         self.immutable
+    }
+
+    fn key_changes(&self, before: &Self) -> KeyChanges {
+        KeyChanges::between(before.all_values(), self.all_values())
+    }
+}
+
+impl ConfigMap {
+    /// The values of both fields as `(is text, bytes)`, by key. No key is in both: the API server admits none.
+    fn all_values(&self) -> BTreeMap<&str, (bool, &[u8])> {
+        let text = self.data.iter();
+        let text = text.map(|(key, value)| (key, (true, value.as_bytes())));
+        let binary = self.binary_data.iter();
+        let binary = binary.map(|(key, value)| (key, (false, &**value)));
+        text.chain(binary).collect()
     }
 }
 

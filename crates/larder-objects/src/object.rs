@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 
-use crate::{ObjectKey, Reactions, Uid};
+use crate::{KeyChanges, ObjectKey, Reactions, Uid};
 
 /// What the API server calls a type of objects, which live in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,11 @@ pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
 
     /// Whether the object is marked `immutable: true`: its data is final until it is deleted.
     fn is_immutable(&self) -> bool;
+
+    /// The keys whose values differ from an earlier version, for logs. Defaults to none, for kinds without keys.
+    fn key_changes(&self, _before: &Self) -> KeyChanges {
+        KeyChanges::default()
+    }
 
     /// Decodes the JSON form of one object.
     ///

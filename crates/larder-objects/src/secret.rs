@@ -8,7 +8,8 @@ use smol_str::SmolStr;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::{
-    Data, Kind, Object, ObjectMeta, ObjectType, encoding::null_as_default, go_base64, references,
+    Data, KeyChanges, Kind, Object, ObjectMeta, ObjectType, encoding::null_as_default, go_base64,
+    references,
 };
 
 /// A `v1` Secret, without the metadata that no consumer on a node reads.
@@ -42,6 +43,10 @@ impl Object for Secret {
 
     fn is_immutable(&self) -> bool {
         self.immutable
+    }
+
+    fn key_changes(&self, before: &Self) -> KeyChanges {
+        KeyChanges::between(before.data.iter(), self.data.iter())
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
     context::NodeContext,
     engine::Engine,
     error::{RequestError, RequestFailure},
+    proof::Freshness,
     reflector::MinFreshness,
     report::{Report, TargetId},
     target::{Head, Target},
@@ -48,6 +49,7 @@ use crate::{
 #[expect(missing_debug_implementations, reason = "it holds requests under way")]
 pub struct Collection<K: CollectionItem> {
     engine: Engine<Arc<Objects<K>>>,
+    freshness: Freshness,
 }
 
 /// A type of objects in a collection.
@@ -105,9 +107,20 @@ impl<K: CollectionItem> Collection<K> {
         let random = context.fork_random();
         let mut engine = Engine::new(Api::new(client), 1, Arc::default(), context, random);
         engine.add(TARGET, Arc::new(objects));
-        let mut collection = Self { engine };
+        let mut collection = Self {
+            engine,
+            freshness: Freshness::default(),
+        };
         collection.relist();
         collection
+    }
+
+    /// Keeps in `freshness` how fresh is what it has passed on. Of several collections that keep one, one is followed at a
+    /// time.
+    #[must_use]
+    pub fn proving(mut self, freshness: &Freshness) -> Self {
+        self.freshness = freshness.clone();
+        self
     }
 
     /// Asks for all objects once more.
@@ -123,6 +136,7 @@ impl<K: CollectionItem> Collection<K> {
     pub async fn next(&mut self) -> CollectionEvent<K> {
         loop {
             let (_, report) = self.engine.next().await;
+            self.freshness.take(&report);
             return match report {
                 Report::Synced(snapshot) => {
                     CollectionEvent::All(snapshot.state.into_values().collect())

@@ -30,6 +30,7 @@ mod error;
 mod limits;
 mod liveness;
 mod outages;
+mod proof;
 mod ready;
 mod reflector;
 mod report;
@@ -49,6 +50,7 @@ pub use self::{
     engine::{Engine, Need, Presence},
     error::{RequestError, RequestFailure, RequestPhase, StatusFacts},
     liveness::SilentWatch,
+    proof::{Freshness, Proof, ProofRecord},
     reflector::{MinFreshness, Restart},
     report::{Confirmed, ObjectId, Report, Snapshot, TargetId},
     request::{REQUEST_TIMEOUT, is_allowed, merge_patch, request, request_secret},

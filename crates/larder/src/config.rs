@@ -2,10 +2,12 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
+use larder_objects::{Object, ObjectKey};
 use larder_transport::setters;
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tracing::info;
 
 /// The names that the values of an enum have in a configuration file: exactly those of its variants.
 macro_rules! spelled {
@@ -71,6 +73,30 @@ pub enum WatchScope {
 
 spelled! { WatchScope, ConfigError::WatchScope: Object Namespace Auto }
 
+/// Which changes of objects a manager logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangeLog {
+    /// None.
+    #[default]
+    Off,
+    /// Each change of the keys of an object that was known before: a line of level `info` names object and keys, and no
+    /// value.
+    Keys,
+}
+
+impl ChangeLog {
+    /// Logs the change from one version of the object to another.
+    pub(crate) fn record<K: Object>(self, key: &ObjectKey, before: &K, after: &K) {
+        if self == Self::Off {
+            return;
+        }
+        let keys = after.key_changes(before);
+        if !keys.is_empty() {
+            info!(object = %format_args!("{} {key}", K::TYPE.kind), %keys, "changed");
+        }
+    }
+}
+
 /// The settings of one manager. `Default` has the kubelet's values where the kubelet has the setting.
 ///
 /// ```
@@ -82,6 +108,8 @@ spelled! { WatchScope, ConfigError::WatchScope: Object Namespace Auto }
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ManagerConfig {
+    /// Which changes of objects are logged. Defaults to none.
+    pub change_log: ChangeLog,
     /// Change detection strategy. Defaults to `Watch`.
     pub strategy: Strategy,
     /// Under `Watch`, what one watch covers. Defaults to `Object`.
@@ -118,6 +146,7 @@ pub struct ManagerConfig {
 impl Default for ManagerConfig {
     fn default() -> Self {
         Self {
+            change_log: ChangeLog::default(),
             strategy: Strategy::default(),
             watch_scope: WatchScope::default(),
             sync_frequency: Duration::from_mins(1),
@@ -134,6 +163,7 @@ impl Default for ManagerConfig {
 
 impl ManagerConfig {
     setters! {
+        change_log: ChangeLog
         strategy: Strategy
         watch_scope: WatchScope
         sync_frequency: Duration

@@ -90,7 +90,7 @@ mod status;
 mod store;
 
 pub use changes::{ChangeKind, Changes, ObjectChange};
-pub use config::{ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
+pub use config::{ChangeLog, ConfigError, ManagerConfig, NodeTtl, Strategy, WatchScope};
 pub use error::{Error, ErrorKind};
 pub use jiff;
 pub use k8s_openapi;
@@ -101,7 +101,9 @@ pub use larder_objects::{
 };
 #[cfg(feature = "transport")]
 pub use larder_transport as transport;
-pub use larder_watch::{NodeContext, RequestError, RequestFailure, RequestPhase, SilentWatch};
+pub use larder_watch::{
+    NodeContext, Proof, RequestError, RequestFailure, RequestPhase, SilentWatch,
+};
 pub use manager::{ConfigMapManager, ObjectManager, RegisteredPod, SecretManager};
 #[cfg(feature = "metrics")]
 pub use metrics::ManagerMetrics;
@@ -109,6 +111,6 @@ pub use metrics::ManagerMetrics;
 pub use prometheus_client;
 pub use smol_str::SmolStr;
 pub use status::{
-    KnownObject, NamespaceScope, ObjectState, ObjectStatus, Proof, ScopeChoice, StaleObject,
+    KnownObject, NamespaceScope, ObjectState, ObjectStatus, ScopeChoice, StaleObject,
 };
 pub use store::fake::FakeObjects;

@@ -5,9 +5,8 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use larder_objects::{ObjectKey, PodIdentity, ResourceVersion};
 use smol_str::SmolStr;
-use tokio::time::Instant;
 
-use larder_watch::RequestFailure;
+use larder_watch::{Proof, RequestFailure};
 
 use crate::config::WatchScope;
 
@@ -80,33 +79,6 @@ pub struct StaleObject<K> {
     pub object: Option<Arc<K>>,
     /// When the copy was last known to be current.
     pub as_of: Timestamp,
-}
-
-/// How fresh is what a manager knows of an object. It means nothing while nothing is known of it
-/// ([`ObjectState::Pending`], [`ObjectState::Idle`]).
-#[derive(Clone, Debug)]
-pub enum Proof {
-    /// The API server has proven at that time that the known state is current: by a response, an event or a bookmark, or
-    /// by any byte on the connection of the open watch, such as the answer to a PING. A connection that is silent for
-    /// longer than its PINGs take, or than bookmarks do where there are no PINGs, is given up, and the proof is lost.
-    At(Instant),
-    /// The known state may have changed since that time, the one of the last proof. A watch that ends as planned loses
-    /// its proof for the milliseconds that it takes to open it again.
-    Lost {
-        /// The time of the last proof.
-        since: Instant,
-        /// The last failed request, if one has failed since.
-        failure: Option<RequestFailure>,
-    },
-}
-
-impl Proof {
-    /// For how long the object may have changed unnoticed.
-    pub fn age(&self, now: Instant) -> Duration {
-        match self {
-            Self::At(then) | Self::Lost { since: then, .. } => now.saturating_duration_since(*then),
-        }
-    }
 }
 
 /// What a manager knows of one referenced object, for a copy that outlives this process.

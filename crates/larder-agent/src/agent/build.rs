@@ -9,14 +9,14 @@ use fastrand::Rng;
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use kube::Client;
-use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
+use larder::{ChangeLog, ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
 use larder_containers::{processes::Processes, subpaths::SubPathNode};
 use larder_files::operation_error::OperationError;
 use larder_hooks::{HookNode, OnChange, PodChange, ProgramHook};
 use larder_inputs::{
     certificates::{self, Certificates, SourceId},
     clock::Clock,
-    cluster_state::ClusterState,
+    cluster_state::{ClusterFreshness, ClusterState},
     tokens::Tokens,
 };
 use larder_kubelet::backoff::RETRY;
@@ -32,7 +32,7 @@ use larder_pods::{
     static_pod::StaticPods,
 };
 use larder_projection::disk::{DiskError, VolumeHost};
-use larder_watch::NodeContext;
+use larder_watch::{Freshness, NodeContext};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
@@ -50,6 +50,7 @@ use crate::{
     metrics::Metrics,
     root_dir::RootDir,
     status::AgentStatus,
+    waits::Waits,
 };
 
 /// The component that deletes a pod after the API server has marked it as deleted.
@@ -277,6 +278,7 @@ impl AgentBuilder {
         let constant = constant_status(&self.given.config, &host, now);
         let handle = AgentHandle {
             node: Arc::new(DeliveryNode {
+                waits: Waits::new(gathered.inputs.clock.clone()),
                 inputs: Arc::new(gathered.inputs),
                 readers: ObjectReaders::default(),
                 statuses,
@@ -322,7 +324,12 @@ impl AgentBuilder {
         node_context: &NodeContext,
         cluster: &watch::Sender<ClusterState>,
     ) -> Result<GatheredInputs, BuildError> {
-        let managers = managers(&self.given.config, node_ttl, node_context);
+        // The feed of an embedded server logs edits, with their files.
+        let change_log = match self.given.hidden {
+            Some(_) => ChangeLog::Off,
+            None => ChangeLog::Keys,
+        };
+        let managers = managers(&self.given.config, node_ttl, node_context).change_log(change_log);
         let counters = ManagerMetrics::default();
         counters.register(&mut self.registry);
         let client = self.given.client.clone();
@@ -342,6 +349,8 @@ impl AgentBuilder {
             tokens: Tokens::new(client, self.clock.clone(), RETRY, self.given.rng.fork()),
             certificates: held,
             cluster: cluster.subscribe(),
+            cluster_freshness: ClusterFreshness::default(),
+            pod_freshness: Freshness::default(),
             max_ages: Mutex::default(),
             sync_frequency: self.given.config.sync_frequency.into(),
             clock: self.clock.clone(),
@@ -370,6 +379,7 @@ impl AgentBuilder {
         check_root_dir(&self.host)?;
         let beside = Beside::new(
             settings,
+            &self.given.config.root_dir,
             &self.given.config.node_name,
             self.given.client.clone(),
             self.clock.clone(),

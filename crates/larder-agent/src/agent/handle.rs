@@ -34,11 +34,13 @@ use crate::{
     metrics::ProbeAnswers,
     reconcile::Reconciler,
     status::{
-        AgentOverview, AgentStatus, Delivery, HookStatus, ObjectStatus, PodStatus, STATUS_VERSION,
-        ServedPod, WatchScopeStatus,
+        AgentOverview, AgentStatus, Delivery, HookStatus, ObjectStatus, PodStatus, ProblemKind,
+        STATUS_VERSION, ServedPod, WatchScopeStatus,
     },
 };
 
+/// Number of waiting pods that `/healthz` names; the others are counted.
+const NAMED_PODS: usize = 10;
 /// The source of pods of an embedded API server, in the status.
 const MANIFESTS: &str = "manifests";
 
@@ -75,6 +77,9 @@ impl fmt::Debug for AgentHandle {
 pub struct Health {
     /// The problems, one line each, sorted; empty while the agent works.
     pub problems: Vec<String>,
+    /// What waits for a disk for more than a second, one line each: work of the agent itself, then pods. A problem only
+    /// where nothing can be delivered for it.
+    pub waiting: Vec<String>,
 }
 
 impl Health {
@@ -90,7 +95,7 @@ pub(super) struct Sources {
     /// Whether all have reported and their pods have a status.
     pub(super) ready: bool,
     pub(super) silent: Vec<PodSource>,
-    pub(super) problems: BTreeMap<PodSource, Vec<String>>,
+    pub(super) problems: BTreeMap<PodSource, Vec<(ProblemKind, String)>>,
     /// Pods that wait for a UID that another pod has, as text.
     pub(super) rejected: Vec<String>,
     /// That the API server has no Node of the agent's name, as text.
@@ -99,6 +104,8 @@ pub(super) struct Sources {
     pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
     /// Their notes.
     pub(super) notes: Vec<watch::Receiver<Arc<[String]>>>,
+    /// What of them waits for a disk.
+    pub(super) waits: Vec<watch::Receiver<Arc<[String]>>>,
     pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
 }
 
@@ -137,6 +144,11 @@ impl AgentHandle {
         self.sources.lock().feeds.push(problems);
     }
 
+    /// Adds what a feed of the API server waits for to the health. Its problems name that, too.
+    pub fn show_waits_of(&self, waits: watch::Receiver<Arc<[String]>>) {
+        self.sources.lock().waits.push(waits);
+    }
+
     /// Adds the notes of a feed of the API server to the status.
     pub fn show_notes_of(&self, notes: watch::Receiver<Arc<[String]>>) {
         self.sources.lock().notes.push(notes);
@@ -151,8 +163,28 @@ impl AgentHandle {
         let silent = self.node_context.silent_watches();
         let mut problems: Vec<_> = silent.iter().map(ToString::to_string).collect();
         problems.extend(self.displaced().map(|(_, why)| why));
+        problems.extend(self.node.waits.problem());
         problems.sort_unstable();
-        Health { problems }
+        Health {
+            problems,
+            waiting: self.waiting(),
+        }
+    }
+
+    /// What waits for a disk: the agent, its manifests, its pods.
+    fn waiting(&self) -> Vec<String> {
+        let mut waiting = self.node.waits.texts();
+        for waits in &self.sources.lock().waits {
+            waiting.extend(waits.borrow().iter().cloned());
+        }
+        let pods = self.node.statuses.sorted().into_iter();
+        let mut pods = pods.filter_map(|pod| Some(format!("pod {}: {}", pod.name, pod.wait()?)));
+        waiting.extend(pods.by_ref().take(NAMED_PODS));
+        match pods.count() {
+            0 => {}
+            others => waiting.push(format!("and {others} more pods")),
+        }
+        waiting
     }
 
     /// Whether every source has reported and every pod was tried.
@@ -222,7 +254,8 @@ impl AgentHandle {
         let notes = notes.flat_map(|notes| notes.borrow().to_vec());
         let notes = notes.chain(sources.missing_node.clone()).collect();
         drop(sources);
-        let problems = self.problems(unproven);
+        let problems = self.problems(unproven).into_iter();
+        let (problem_kinds, problems) = problems.unzip();
         let constant = &self.constant;
         AgentStatus {
             version: STATUS_VERSION,
@@ -236,6 +269,7 @@ impl AgentHandle {
                 .collect(),
             silent_sources,
             problems,
+            problem_kinds,
             notes,
             checkpoint: self.checkpoint.status(),
             beside: self.beside.as_ref().map(|beside| beside.status()),
@@ -244,29 +278,33 @@ impl AgentHandle {
         }
     }
 
-    /// The current problems of manifests, sources, objects and annotations.
-    fn problems(&self, unproven: &Unproven) -> Vec<String> {
+    /// The current problems, each with its kind.
+    fn problems(&self, unproven: &Unproven) -> Vec<(ProblemKind, String)> {
         let sources = self.sources.lock();
-        let of_pods = sources.problems.values().flatten();
-        let mut problems: Vec<_> = of_pods.chain(&sources.rejected).cloned().collect();
+        let mut problems: Vec<_> = sources.problems.values().flatten().cloned().collect();
+        let mut undone = sources.rejected.clone();
         for feed in &sources.feeds {
-            problems.extend(feed.borrow().iter().cloned());
+            undone.extend(feed.borrow().iter().cloned());
         }
-        if let Some(mirrors) = &sources.mirrors {
-            problems.extend(mirrors.borrow().iter().map(|(pod, error)| {
-                let (namespace, name, error) = (&pod.namespace, &pod.name, chain(error));
-                format!("mirror pod of {namespace}/{name}: {error}")
-            }));
-        }
+        let mirrors = sources.mirrors.as_ref();
+        let mirrors = mirrors.map(|mirrors| mirror_problems(&mirrors.borrow()));
         drop(sources);
-        problems.extend(self.node.root.lock().texts());
-        problems.extend(self.node.disk.problem());
-        problems.extend(self.node.sub_paths.node.problem());
-        problems.extend(unproven.problems());
-        problems.extend(self.invalid_hooks());
-        problems.extend(self.misspelled_annotations());
-        problems.extend(invalid_marks(&self.node.inputs.config_maps));
-        problems.extend(invalid_marks(&self.node.inputs.secrets));
+        undone.extend(self.node.root.lock().texts());
+        undone.extend(self.node.disk.problem());
+        undone.extend(self.node.sub_paths.node.problem());
+        undone.extend(self.invalid_hooks());
+        undone.extend(self.misspelled_annotations());
+        undone.extend(invalid_marks(&self.node.inputs.config_maps));
+        undone.extend(invalid_marks(&self.node.inputs.secrets));
+        let all = [
+            (ProblemKind::Undone, undone),
+            (ProblemKind::Waiting, self.node.waits.texts()),
+            (ProblemKind::Stale, unproven.problems().collect()),
+            (ProblemKind::MirrorPod, mirrors.unwrap_or_default()),
+        ];
+        for (kind, texts) in all {
+            problems.extend(texts.into_iter().map(|text| (kind, text)));
+        }
         problems
     }
 
@@ -440,6 +478,14 @@ fn invalid_marks<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = 
         let (kind, object) = (K::TYPE.kind, known.key);
         Some(format!("{kind} {object}: annotation {key}: {problem}"))
     })
+}
+
+fn mirror_problems(mirrors: &MirrorProblems) -> Vec<String> {
+    let problems = mirrors.iter().map(|(pod, error)| {
+        let (namespace, name, error) = (&pod.namespace, &pod.name, chain(error));
+        format!("mirror pod of {namespace}/{name}: {error}")
+    });
+    problems.collect()
 }
 
 fn watch_scopes<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = WatchScopeStatus> {

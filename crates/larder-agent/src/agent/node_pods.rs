@@ -9,7 +9,7 @@ use larder_pods::events::{EventSubject, PodReason};
 use larder_pods::{
     DuplicatePod, PodAction, PodLoop, PodMetrics, PodSource, ResolvedPodUid, SourcePods,
     lifecycle::{HeldBecause, PodLife},
-    source::{SourceEvent, SourceProblem, SourceReport},
+    source::{ApiSourceError, SourceEvent, SourceProblem, SourceReport},
 };
 use larder_projection::disk::{DiskError, PodOnDisk};
 use tokio::sync::{Notify, watch};
@@ -19,6 +19,7 @@ use super::AgentHandle;
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
     reconcile::Reconciler,
+    status::ProblemKind,
 };
 
 /// The pods of the node, from the reports of the sources to the life of each pod.
@@ -55,10 +56,13 @@ impl NodePods {
 
     /// Reports what keeps a source from seeing all its pods.
     fn has_problems(&self, source: PodSource, problems: &[SourceProblem]) {
-        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        for problem in &problems {
+        for problem in problems {
+            let problem = problem.to_string();
             warn!(%source, problem, "pod source is incomplete, keeping its last known pods");
         }
+        let problems = problems.iter();
+        let problems = problems.map(|problem| (kind_of(problem), problem.to_string()));
+        let problems = problems.collect();
         self.handle.sources.lock().problems.insert(source, problems);
     }
 
@@ -93,6 +97,7 @@ impl NodePods {
         }
         let inputs = &self.handle.node.inputs;
         let since = self.handle.constant.started;
+        let as_of = stale.as_of;
         self.handle.checkpoint.serving(&stale, since);
         *inputs.max_ages.lock() = stale.max_ages;
         inputs.config_maps.serve_stale(stale.config_maps);
@@ -101,6 +106,7 @@ impl NodePods {
             let before = (state.node.is_some(), state.services.is_some());
             state.node = state.node.take().or(stale.node);
             state.services = state.services.take().or(stale.services);
+            state.copied_as_of = Some(as_of);
             before != (state.node.is_some(), state.services.is_some())
         });
         for pod in stale.pods {
@@ -225,6 +231,14 @@ impl NodePods {
                 self.reconciler.clean_up(&uid, name);
             }
         }
+    }
+}
+
+/// An API server that does not answer keeps nothing back that is known.
+fn kind_of(problem: &SourceProblem) -> ProblemKind {
+    match problem.error.downcast_ref() {
+        Some(ApiSourceError::Follow { .. }) => ProblemKind::Stale,
+        _ => ProblemKind::Undone,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     delivery::worker::DeliveryNode,
     root_dir::{Place, RootLook, RootLooked},
     tasks::TaskError,
+    waits::OwnWork,
 };
 
 /// Pause between two looks.
@@ -23,7 +24,8 @@ pub(super) async fn follow_root(root: RootLook, node: Arc<DeliveryNode>) -> Task
         sleep(LOOK_INTERVAL).await;
         let look = root.clone();
         // A look at a disk that does not answer is the last one until it does.
-        let RootLooked { place, repaired } = blocking(move || look.look()).await;
+        let looking = blocking(move || look.look());
+        let RootLooked { place, repaired } = node.waits.shown(OwnWork::RootLook, looking).await;
         let mut others = Vec::new();
         match place {
             Place::AtPath => note_place(&node, None),

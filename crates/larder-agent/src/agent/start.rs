@@ -101,11 +101,15 @@ impl Agent {
                 beside.node.node_seen(node, ttl);
             }
         };
+        let inputs = &self.handle.node.inputs;
+        let freshness = inputs.cluster_freshness.clone();
+        let of_bundles = freshness.trust_bundles.clone();
         let cluster = follow_cluster(
             client.clone(),
             node_name.clone(),
             self.cluster_state.clone(),
             seen,
+            freshness,
             self.handle.node_context.clone(),
         );
         tasks.spawn("facts", cluster);
@@ -113,12 +117,14 @@ impl Agent {
             client.clone(),
             trust_bundles_wanted,
             self.cluster_state.clone(),
+            of_bundles,
             self.handle.node_context.clone(),
         );
         tasks.spawn("trust bundles", trust_bundles);
         let mut expected = vec![PodSource::Api];
-        let source =
-            ApiSource::new(client.clone(), node_name).with_context(&self.handle.node_context);
+        let source = ApiSource::new(client.clone(), node_name)
+            .with_context(&self.handle.node_context)
+            .proving(&inputs.pod_freshness);
         tasks.spawn("pod source api", source.run(reports.clone()));
         // Static pods belong to the kubelet, and reference no objects.
         if let Some(beside) = &self.handle.beside {
@@ -213,6 +219,7 @@ pub(super) fn start_checkpoint(
                 None => given.root.checkpoint(),
             },
             inputs: Arc::clone(&handle.node.inputs),
+            waits: handle.node.waits.clone(),
             board: Arc::clone(&handle.checkpoint),
             pods: handle.pods.clone(),
             pods_changed,

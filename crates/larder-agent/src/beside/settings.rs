@@ -93,6 +93,11 @@ impl BesideConfig {
         Ok(())
     }
 
+    /// Whether the lock is in the agent's root directory.
+    pub(crate) fn locks_in(&self, root_dir: &Path) -> bool {
+        resolved(&self.lock_dir) == resolved(root_dir)
+    }
+
     /// Why a pod is never touched (R8); `None` if it may be touched.
     pub(crate) fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
         let metadata = &pod.metadata;

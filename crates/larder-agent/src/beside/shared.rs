@@ -1,6 +1,6 @@
 //! The state that all pods of a node share in this mode, and the tasks that maintain it.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use kube::Client;
@@ -18,7 +18,11 @@ use prometheus_client::registry::Registry;
 use tokio::{sync::watch, time::sleep};
 use tracing::warn;
 
-use super::{BesideConfig, host_lock::wait_for_lock, metrics::BesideMetrics};
+use super::{
+    BesideConfig,
+    host_lock::{LockDir, wait_for_lock},
+    metrics::BesideMetrics,
+};
 use crate::{
     status::{BesideStatus, RightStatus},
     tasks::Tasks,
@@ -43,6 +47,7 @@ pub(crate) struct Beside {
     /// Decides whether any pod may be touched.
     pub(crate) node: Arc<NodeViewer>,
     pub(super) client: Client,
+    lock_dir: LockDir,
     /// Why the lock cannot be taken.
     lock_problem: Mutex<Option<String>>,
     /// Whether the last examined volume in memory was visible.
@@ -57,6 +62,7 @@ impl Beside {
     /// It cannot be opened.
     pub(crate) fn new(
         config: BesideConfig,
+        root_dir: &Path,
         node_name: &str,
         client: Client,
         clock: Clock,
@@ -79,6 +85,11 @@ impl Beside {
             key: FingerprintKey::default(),
             node: Arc::new(node),
             client,
+            lock_dir: LockDir {
+                is_own_root: config.locks_in(root_dir),
+                path: config.lock_dir.clone(),
+                option: LOCK_OPTION,
+            },
             lock_problem: Mutex::default(),
             disk_visible: Mutex::default(),
             config,
@@ -108,7 +119,7 @@ impl Beside {
             return std::future::pending().await;
         }
         loop {
-            match wait_for_lock(&self.config.lock_dir, LOCK_OPTION).await {
+            match wait_for_lock(&self.lock_dir).await {
                 Ok(_lock) => {
                     *self.lock_problem.lock() = None;
                     self.node.locked();

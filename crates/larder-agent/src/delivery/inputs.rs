@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use larder::{ConfigMapManager, RegisteredPod, SecretManager};
 use larder_inputs::{
-    certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
+    certificates::Certificates,
+    clock::Clock,
+    cluster_state::{ClusterFreshness, ClusterState},
+    tokens::Tokens,
 };
 use larder_objects::{ConfigMap, Secret};
+use larder_watch::Freshness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -19,6 +23,9 @@ pub(crate) struct NodeInputs {
     pub(crate) tokens: Tokens,
     pub(crate) certificates: Certificates,
     pub(crate) cluster: watch::Receiver<ClusterState>,
+    pub(crate) cluster_freshness: ClusterFreshness,
+    /// How fresh is what is known of the pods that the API server has bound to the node.
+    pub(crate) pod_freshness: Freshness,
     /// How old a copy of the checkpoint may be when it is used.
     pub(crate) max_ages: Mutex<MaxAges>,
     pub(crate) clock: Clock,

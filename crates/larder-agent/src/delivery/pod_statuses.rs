@@ -144,6 +144,12 @@ impl PodStatusEntry {
         self.status.lock().clone()
     }
 
+    /// What its work waits for, and since when, as text.
+    pub(crate) fn wait(&self) -> Option<String> {
+        let DiskWaitStatus { what, since } = self.status.lock().waits_for?;
+        Some(format!("{} since {since:.0}", what.reason()))
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         self.status.lock().delivery.phase
     }

@@ -28,6 +28,7 @@ use crate::{
     metrics::Metrics,
     root_dir::RootProblems,
     status::{Delivery, DiskWaitStatus, Phase},
+    waits::Waits,
 };
 
 /// Longest wait for a repair pass: where a longer one is configured, tokio's clock might not count as far.
@@ -45,6 +46,8 @@ pub(crate) struct DeliveryNode {
     pub(crate) host: Arc<VolumeHost>,
     /// What is wrong with that directory.
     pub(crate) root: Mutex<RootProblems>,
+    /// Work of the agent itself that waits for a disk.
+    pub(crate) waits: Waits,
     /// Of the workers' steps at a disk.
     pub(crate) disk: DiskTurns,
     pub(crate) on_change: OnChange,

@@ -1,4 +1,4 @@
-use larder_projection::VolumeKind;
+use larder_projection::{ContainerKind, VolumeKind};
 use serde_json::json;
 
 use super::*;
@@ -8,16 +8,22 @@ fn wall() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-fn unproven(objects: &[(&str, &str)]) -> Unproven {
-    let doubts = objects.iter().map(|(name, why)| {
+/// What these inputs, which are secrets or else, make unproven.
+fn unproven(inputs: &[(&str, &str)]) -> Unproven {
+    let doubts = inputs.iter().map(|(name, why)| {
         let doubt = Doubt {
             since: wall(),
             why: (*why).to_owned(),
         };
-        ((Kind::Secret, ObjectKey::new("prod", *name)), doubt)
+        let input = match *name {
+            "Services" => Input::Services,
+            "Pods" => Input::Pods,
+            name => Input::Object(Kind::Secret, ObjectKey::new("prod", name)),
+        };
+        (input, doubt)
     });
     Unproven {
-        objects: doubts.collect(),
+        inputs: doubts.collect(),
         displaced: None,
     }
 }
@@ -89,6 +95,37 @@ fn a_delivered_part_with_an_unproven_object_is_stale_and_so_is_its_pod() {
         shown("Delivered", both, &elsewhere),
         (Delivered, [Delivered; 2], text(""))
     );
+}
+
+#[test]
+fn an_unproven_pod_makes_all_its_parts_stale_unless_it_has_another_source() {
+    let (pods, services) = (
+        unproven(&[("Pods", "forbidden")]),
+        unproven(&[("Services", "forbidden")]),
+    );
+    let both = ["Delivered", "Delivered"];
+    let stale = (
+        Phase::Stale,
+        [Phase::Stale; 2],
+        "volume a: the pod: forbidden".to_owned(),
+    );
+    assert_eq!(shown("Delivered", both, &pods), stale);
+    // No volume reads the Services.
+    assert_eq!(shown("Delivered", both, &services).0, Phase::Delivered);
+    let reads = Box::new([Need::Services]);
+    let environment = Part {
+        kind: PartKind::Environment("main".to_owned(), ContainerKind::Regular),
+        reads,
+    };
+    let stale = |unproven: &Unproven, source| {
+        let found = unproven.of_parts("prod", source, std::slice::from_ref(&environment));
+        let found = found.into_values().next();
+        found.map(|(_, delivery)| delivery.reason)
+    };
+    let reason = |text: &str| Some(text.to_owned());
+    assert_eq!(stale(&services, "file"), reason("the Services: forbidden"));
+    assert_eq!(stale(&pods, "api"), reason("the pod: forbidden"));
+    assert_eq!(stale(&pods, "file"), None);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //! 3. An agent removes only what it has created: at its end, the socket of another one stays.
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, Permissions},
+    future::pending,
     io,
     os::{
         fd::{AsFd as _, AsRawFd as _, OwnedFd},
@@ -17,12 +18,13 @@ use std::{
     sync::Arc,
 };
 
+use futures::future::OptionFuture;
 use larder_files::{
     lock::Lock,
     operation_error::{OperationError, failed},
     sys,
 };
-use rustix::{fs::Stat, io::Errno};
+use rustix::fs::Stat;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::watch,
@@ -30,7 +32,7 @@ use tokio::{
 
 use super::{
     error::{OPTION, RootDirError},
-    private_dir::{in_use, lock_file},
+    private_dir::{lock_directory, lock_file},
 };
 
 /// Locked while an agent uses the directory; holds the agent's process number, for the error message.
@@ -47,14 +49,20 @@ pub(super) struct Held {
     /// `None` where directories cannot be locked.
     _directory_lock: Option<Lock>,
     lock: Lock,
-    socket: Option<BoundSocket>,
+    socket: SocketState,
+    /// The one that was bound last.
+    listener: watch::Sender<Option<Arc<UnixListener>>>,
 }
 
-/// The socket, once it is bound.
-#[derive(Debug)]
-struct BoundSocket {
-    file: FileIdentity,
-    listener: watch::Sender<Arc<UnixListener>>,
+/// Where the socket is.
+#[derive(Clone, Copy, Debug)]
+enum SocketState {
+    /// No caller has wanted one.
+    Unused,
+    /// It could not be created.
+    Unbound,
+    /// It was created as this file.
+    Bound(FileIdentity),
 }
 
 /// A file, as long as it exists.
@@ -64,9 +72,10 @@ pub(super) struct FileIdentity {
     inode: u64,
 }
 
-/// The socket of the agent's local API. It accepts connections at its path even if it had to be created again.
+/// The socket of the agent's local API. It accepts connections at its path even if it could not be created at first, or
+/// had to be created again.
 #[derive(Clone, Debug)]
-pub struct AgentSocket(watch::Receiver<Arc<UnixListener>>);
+pub struct AgentSocket(watch::Receiver<Option<Arc<UnixListener>>>);
 
 impl Held {
     /// Locks the open directory, whose path without links is `path`.
@@ -75,25 +84,22 @@ impl Held {
     ///
     /// It is in use, or cannot be locked.
     pub(super) fn lock(directory: &Arc<OwnedFd>, path: &Path) -> Result<Self, RootDirError> {
-        let directory_lock = match Lock::try_file(directory.as_fd()) {
-            Ok(lock) => Some(lock),
-            Err(Errno::WOULDBLOCK) => {
-                let lock = sys::open_file(directory.as_fd(), LOCK).ok();
-                return Err(in_use(path, lock.map(File::from).as_ref(), OPTION));
-            }
-            Err(Errno::BADF | Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => None,
-            Err(errno) => return Err(failed("lock", path)(errno).into()),
-        };
         Ok(Self {
+            _directory_lock: lock_directory(directory, path, LOCK, OPTION)?,
             lock: lock_file(directory, path, LOCK, OPTION)?,
             path: path.to_owned(),
             directory: Arc::clone(directory),
-            _directory_lock: directory_lock,
-            socket: None,
+            socket: SocketState::Unused,
+            listener: watch::Sender::default(),
         })
     }
 
-    /// Binds the socket, with mode 0600. One that is there is removed.
+    /// The socket, before and after it is bound.
+    pub(super) fn socket(&self) -> AgentSocket {
+        AgentSocket(self.listener.subscribe())
+    }
+
+    /// Binds the socket, with mode 0600. One that is there is removed. If that fails, each repair tries again.
     ///
     /// # Errors
     ///
@@ -102,7 +108,8 @@ impl Held {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub(super) fn bind_socket(&mut self) -> Result<AgentSocket, OperationError> {
+    pub(super) fn bind_socket(&mut self) -> Result<(), OperationError> {
+        self.socket = SocketState::Unbound;
         let path = self.path.join(SOCKET);
         self.remove(SOCKET)?;
         // The only way to create a socket relative to a handle.
@@ -114,24 +121,9 @@ impl Held {
             .map_err(failed("set mode of", &path))?;
         let found = sys::stat_entry(self.directory.as_fd(), SOCKET);
         let file = FileIdentity::from(&found.map_err(failed("examine", &path))?);
-        let listener = Arc::new(listener);
-        let socket = match self.socket.take() {
-            Some(BoundSocket {
-                listener: sender, ..
-            }) => {
-                sender.send_replace(listener);
-                BoundSocket {
-                    file,
-                    listener: sender,
-                }
-            }
-            None => BoundSocket {
-                file,
-                listener: watch::Sender::new(listener),
-            },
-        };
-        let socket = self.socket.insert(socket);
-        Ok(AgentSocket(socket.listener.subscribe()))
+        self.listener.send_replace(Some(Arc::new(listener)));
+        self.socket = SocketState::Bound(file);
+        Ok(())
     }
 
     /// Creates the lock and the socket again if they are missing or others are in their place. Returns the path of each
@@ -145,23 +137,23 @@ impl Held {
                 self.path.join(LOCK)
             }));
         }
-        if let Some(socket) = &self.socket
-            && !self.is_at(SOCKET, socket.file)
-        {
+        let is_missing = match self.socket {
+            SocketState::Unused => false,
+            SocketState::Unbound => true,
+            SocketState::Bound(file) => !self.is_at(SOCKET, file),
+        };
+        if is_missing {
             let bound = self.bind_socket();
-            repaired.push(
-                bound
-                    .map(|_| self.path.join(SOCKET))
-                    .map_err(RootDirError::from),
-            );
+            let bound = bound.map(|()| self.path.join(SOCKET));
+            repaired.push(bound.map_err(RootDirError::from));
         }
         repaired
     }
 
     /// Removes the socket, if it is this agent's.
     pub(super) fn remove_socket(&self) -> Result<(), OperationError> {
-        match &self.socket {
-            Some(socket) if self.is_at(SOCKET, socket.file) => self.remove(SOCKET),
+        match self.socket {
+            SocketState::Bound(file) if self.is_at(SOCKET, file) => self.remove(SOCKET),
             _ => Ok(()),
         }
     }
@@ -217,12 +209,14 @@ impl AgentSocket {
     pub async fn accept(&self) -> io::Result<UnixStream> {
         let mut current = self.0.clone();
         loop {
-            let listener = Arc::clone(&current.borrow_and_update());
-            // Both are cancel-safe. Once the agent has ended, the listener stays the last one.
+            let listener = current.borrow_and_update().clone();
+            let accepted = OptionFuture::from(listener.as_ref().map(|listener| listener.accept()));
+            // All are cancel-safe. Once the agent has ended, the listener stays the last one.
             tokio::select! {
                 biased;
                 Ok(()) = current.changed() => {}
-                accepted = listener.accept() => return accepted.map(|(stream, _)| stream),
+                Some(accepted) = accepted => return accepted.map(|(stream, _)| stream),
+                else => pending().await,
             }
         }
     }

@@ -14,6 +14,7 @@ use larder_files::{
     lock::Lock,
     operation_error::failed,
     ownership::{Ownership, user},
+    sys,
 };
 use rustix::{
     fs::{AtFlags, Mode, OFlags},
@@ -59,6 +60,29 @@ pub(crate) fn open_private(
         });
     }
     Ok((path, directory))
+}
+
+/// Locks the open directory, whose path is `root`; `None` where directories cannot be locked. Nothing removes this lock. The
+/// process that has it has locked the file `name`, too, for the error message.
+///
+/// # Errors
+///
+/// It is locked, or cannot be.
+pub(crate) fn lock_directory(
+    directory: &OwnedFd,
+    root: &Path,
+    name: &str,
+    option: &'static str,
+) -> Result<Option<Lock>, RootDirError> {
+    match Lock::try_file(directory.as_fd()) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(Errno::WOULDBLOCK) => {
+            let lock = sys::open_file(directory.as_fd(), name).ok();
+            Err(in_use(root, lock.map(File::from).as_ref(), option))
+        }
+        Err(Errno::BADF | Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+        Err(errno) => Err(failed("lock", root)(errno).into()),
+    }
 }
 
 /// Opens and locks the file `name` of `directory`, whose path is `root`, and writes the number of this process to it.
@@ -120,7 +144,7 @@ pub(crate) fn lock_file(
 }
 
 /// The error about the directory `path`, used by the process whose number is in `lock`.
-pub(super) fn in_use(path: &Path, lock: Option<&File>, option: &'static str) -> RootDirError {
+fn in_use(path: &Path, lock: Option<&File>, option: &'static str) -> RootDirError {
     let mut process = String::new();
     if let Some(lock) = lock {
         // The error message names the process if it can be read.

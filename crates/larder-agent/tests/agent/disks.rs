@@ -16,11 +16,11 @@ use rustix::{
 use crate::harness::{Node, config_map, pod};
 
 /// A small disk for the directories of a node's pods.
-struct Disk(PathBuf);
+pub(crate) struct Disk(PathBuf);
 
 impl Disk {
     /// A disk of 256 KiB and 64 files and directories; `None` where mounting is not permitted.
-    fn mount(path: &Path) -> Option<Self> {
+    pub(crate) fn mount(path: &Path) -> Option<Self> {
         let options = c"size=256k,nr_inodes=64,mode=0755";
         if let Err(error) = mount("tmpfs", path, "tmpfs", MountFlags::empty(), Some(options)) {
             let is_ci = std::env::var_os("CI").is_some();

@@ -12,3 +12,5 @@ mod steps;
 mod sub_paths;
 mod timing;
 mod writing;
+
+pub(crate) use harness::{immediate, with_hook};

@@ -1,6 +1,6 @@
-//! What every output says of a pod, in each situation that its parts can be in.
+//! What every output of an agent says of a pod, in each situation that its parts can be in.
 
-use std::time::Duration;
+use std::{any::Any, fs, os::unix::fs::symlink, time::Duration};
 
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
@@ -8,128 +8,168 @@ use k8s_openapi::api::core::v1::Event;
 use kube::{Api, Client, api::ListParams};
 use larder_agent::{
     agent::PodDeletion,
+    config::CheckpointConfig,
     status::{AgentStatus, Phase},
 };
 use larder_apiserver::Fault;
+use larder_checkpoint::KeySource;
+use larder_e2e::{
+    HungFs,
+    situations::{SITUATIONS, Situation, normalized_text},
+};
+use larder_manifests::Feed;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 
-use crate::harness::{Node, config_map, pod, secret};
+use crate::{
+    disks::Disk,
+    harness::{Node, config_map, pod, secret},
+    on_change::{immediate, with_hook},
+};
 
-/// A situation, and what the outputs say of the pod `web`, which has a Secret in the volume `tls`.
-#[derive(Clone, Copy)]
-struct Situation {
-    name: &'static str,
-    /// Brings it about.
-    arrange: fn(&Node),
-    phase: Phase,
-    /// In the reason of the pod.
-    reason: &'static str,
-    /// In the problems; empty if there is none.
-    problem: &'static str,
-    /// The reason of an event; empty if there is none, or the API server would not take it.
-    event: &'static str,
-}
+/// Situations with a disk that hangs, which holds paused time.
+const IN_REAL_TIME: [&str; 2] = [
+    "a step waits for the disk",
+    "a manifest is on a disk that does not answer",
+];
 
-const SITUATIONS: [Situation; 10] = [
-    Situation {
-        name: "delivered",
-        arrange: |_| {},
-        phase: Phase::Delivered,
-        reason: "",
-        problem: "",
-        event: "",
-    },
-    Situation {
-        name: "a key is missing",
-        arrange: |node| {
-            let item = json!({"key": "none", "path": "none"});
-            let volume = json!({"secret": {"secretName": "tls", "items": [item]}});
-            node.apply(&pod("web").volume("tls", volume).build());
-        },
-        phase: Phase::Failing,
-        reason: "references non-existent secret key: none",
-        problem: "",
-        event: "FailedMount",
-    },
-    Situation {
-        name: "the right on the Secret is taken away, and it changes",
-        arrange: |node| interrupt(node, secret_requests().status(403)),
-        phase: Phase::Stale,
-        reason: "volume tls: secret tls: ",
-        problem: "secret default/tls may have changed unnoticed since ",
-        event: "ContentMayBeStale",
-    },
-    Situation {
-        name: "the credentials are refused for Secrets",
-        arrange: |node| interrupt(node, Fault::on_any().resource("secrets").status(401)),
-        phase: Phase::Stale,
-        reason: "volume tls: secret tls: ",
-        problem: "secret default/tls may have changed unnoticed since ",
-        event: "ContentMayBeStale",
-    },
-    Situation {
-        name: "the watch of one object fails",
-        arrange: |node| interrupt(node, secret_requests().status(500)),
-        phase: Phase::Stale,
-        reason: "volume tls: secret tls: ",
-        problem: "secret default/tls may have changed unnoticed since ",
-        event: "ContentMayBeStale",
-    },
-    Situation {
-        name: "the server accepts requests for the Secret and is silent",
-        arrange: |node| interrupt(node, secret_requests().never_answer()),
-        phase: Phase::Stale,
-        reason: "volume tls: secret tls: ",
-        problem: "secret default/tls may have changed unnoticed since ",
-        event: "ContentMayBeStale",
-    },
-    Situation {
-        name: "outage",
-        arrange: |node| interrupt(node, Fault::on_any().drop_connection()),
-        phase: Phase::Stale,
-        reason: "volume tls: secret tls: ",
-        problem: "secret default/tls may have changed unnoticed since ",
-        event: "",
-    },
-    Situation {
-        name: "the hook is not valid",
-        arrange: |node| {
+/// What keeps a node in a situation.
+type Kept = Vec<Box<dyn Any>>;
+
+/// A node in the situation of this name, whose pod `web` has the Secret `tls` in the volume `tls`; `None` where that is
+/// not permitted.
+async fn arranged(name: &str) -> Option<(Node, Kept)> {
+    let mut node = Node::prepare();
+    node.pod_deletion = PodDeletion::External;
+    node.apply(&secret("tls", &[("key", "old")]));
+    node.apply(&web());
+    let mut kept: Kept = Vec::new();
+    match name {
+        "the disk is full" => {
+            let pods = node.path().join("pods");
+            fs::create_dir(&pods).unwrap();
+            kept.push(Box::new(Disk::mount(&pods)?));
+        }
+        "the copy of a checkpoint is too old by the clock" => {
+            let key = KeySource::File(node.memory().join("key"));
+            node.checkpoint = Some(CheckpointConfig::new(vec![key]));
+        }
+        "the hook fails" => kept.push(Box::new(failing_hook(&mut node))),
+        _ => {}
+    }
+    fs::create_dir(node.path().join("manifests")).unwrap();
+    node.run();
+    node.until("web", "tls", &[("key", "old")]).await;
+    node.settled().await;
+    match name {
+        "delivered" => {}
+        "the hook fails" => node.apply(&secret("tls", &[("key", "new")])),
+        "a key is missing" => {
             let mut web = web();
-            web["metadata"]["annotations"] = json!({"larder.dev/on-change": "signal:SIGNOPE main"});
+            web["spec"]["volumes"][0]["secret"]["items"] = json!([{"key": "none", "path": "none"}]);
+            // The volumes of a pod never change.
+            web["metadata"]["uid"] = json!("of-web-2");
             node.apply(&web);
-        },
-        phase: Phase::Delivered,
-        reason: "",
-        problem: "pod default/web: larder.dev/on-change: ",
-        event: "InvalidOnChange",
-    },
-    Situation {
-        name: "an annotation is misspelled",
-        arrange: |node| {
-            let mut web = web();
-            web["metadata"]["annotations"] = json!({"larder.dev/on-chnage": "signal:HUP"});
-            node.apply(&web);
-        },
-        phase: Phase::Delivered,
-        reason: "",
-        problem: "pod default/web: annotation larder.dev/on-chnage: ",
-        event: "",
-    },
-    Situation {
-        name: "another pod states its UID",
-        arrange: |node| {
+        }
+        "the disk is full" => node.apply(&secret("tls", &[("key", &"x".repeat(300 << 10))])),
+        "the copy of a checkpoint is too old by the clock" => {
+            // The changes of a second share a write.
+            sleep(Duration::from_secs(5)).await;
+            node.stop().await;
+            larder_e2e::reboot(node.path());
+            fs::create_dir_all(node.path().join("manifests")).unwrap();
+            node.server.faults().inject(Fault::on_any().status(503));
+            node.set_clock_ahead(8 * 24 * 60 * 60);
+            node.run();
+        }
+        "a step waits for the disk" => {
+            let path = node.pod("web").unwrap().path;
+            kept.push(Box::new(HungFs::mount(path.as_ref())?));
+            node.apply(&secret("tls", &[("key", "new")]));
+        }
+        "the right on the Secret is taken away and it changes" => {
+            interrupt(&node, secret_requests().status(403));
+        }
+        "the credentials are refused for Secrets" => {
+            interrupt(&node, Fault::on_any().resource("secrets").status(401));
+        }
+        "the watch of one object fails" => interrupt(&node, secret_requests().status(500)),
+        "the server accepts requests for the Secret and is silent" => {
+            interrupt(&node, secret_requests().never_answer());
+        }
+        "outage" => interrupt(&node, Fault::on_any().drop_connection()),
+        "the right on Services is taken away" => {
+            interrupt(&node, Fault::on_any().resource("services").status(403));
+        }
+        "the right on the pods is taken away" => {
+            interrupt(&node, Fault::on_any().resource("pods").status(403));
+        }
+        "the hook is not valid" => annotate(&node, "larder.dev/on-change", "signal:SIGNOPE main"),
+        "an annotation is misspelled" => annotate(&node, "larder.dev/on-chnage", "signal:HUP"),
+        "another pod states its UID" => {
             let mut thief = pod("aaa").secret("tls", "tls").build();
             thief["metadata"]["uid"] = json!("of-web");
             node.apply(&thief);
-        },
-        phase: Phase::Delivered,
-        reason: "",
-        problem: "ignoring pod aaa_default",
-        event: "FailedValidation",
-    },
-];
+        }
+        "a static pod has an unknown field" => {
+            let mut other = pod("other").build();
+            other["metadata"]["uid"] = json!("of-other");
+            other["spec"]["comand"] = json!(["x"]);
+            node.static_pod(other);
+        }
+        "a manifest has an unknown field" => {
+            let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: other}\nstringDat: {k: v}\n";
+            kept.push(fed(&node, "tls.yaml", text).await);
+        }
+        "a document is rejected" => {
+            let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: other}\ndata: {k: '?'}\n";
+            kept.push(fed(&node, "tls.yaml", text).await);
+        }
+        "a manifest is on a disk that does not answer" => {
+            let disk = tempfile::tempdir().unwrap();
+            kept.push(Box::new(HungFs::mount(disk.path())?));
+            let link = node.path().join("manifests/linked.yaml");
+            symlink(disk.path().join("linked.yaml"), link).unwrap();
+            kept.push(Box::new(disk));
+            let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: other}\n";
+            kept.push(fed(&node, "tls.yaml", text).await);
+        }
+        other => panic!("nobody arranges {other:?}"),
+    }
+    Some((node, kept))
+}
+
+/// A hook of the node, every round of which fails. It fails as long as the value lives.
+fn failing_hook(node: &mut Node) -> impl Any + use<> {
+    let mut rounds = with_hook(node, immediate());
+    let mut task = tokio::task::JoinSet::new();
+    task.spawn(async move {
+        loop {
+            let round = rounds.next().await;
+            // Its agent may have ended.
+            let _ = round.answer.send(Err("the application says no".to_owned()));
+        }
+    });
+    task
+}
+
+/// Follows the manifests of the node, of which one has this text.
+async fn fed(node: &Node, file: &str, text: &str) -> Box<dyn Any> {
+    let manifests = node.path().join("manifests");
+    fs::write(manifests.join(file), text).unwrap();
+    let feed = Feed::open(&manifests, node.server.clone(), None);
+    let feed = feed.await.unwrap();
+    node.handle().show_problems_of(feed.problems());
+    node.handle().show_waits_of(feed.waits());
+    Box::new(feed)
+}
+
+fn annotate(node: &Node, key: &str, text: &str) {
+    let mut web = web();
+    web["metadata"]["annotations"] = json!({key: text});
+    node.apply(&web);
+}
 
 fn web() -> Value {
     let mut web = pod("web").secret("tls", "tls").build();
@@ -172,72 +212,63 @@ async fn has_event(node: &Node, reason: &str) -> bool {
     reasons.any(|found| found == reason)
 }
 
+/// The directories of a node: root directory, static pods, memory.
+fn directories(node: &Node) -> [String; 3] {
+    [node.path(), node.static_pods.path(), node.memory()].map(|path| path.display().to_string())
+}
+
+fn places([root, static_pods, memory]: &[String; 3]) -> [(&str, &'static str); 3] {
+    [
+        (root, "/root-dir"),
+        (static_pods, "/static-pods"),
+        (memory, "/memory"),
+    ]
+}
+
+/// Whether the agent is in the situation: a problem may come last, since a pod with an invalid hook is delivered before and
+/// after.
+fn is_in(node: &Node, situation: &Situation) -> Option<()> {
+    let directories = directories(node);
+    let status = node.status();
+    let web = status.pods.iter().find(|pod| pod.name == "web")?;
+    let Situation { hook, problem, .. } = situation;
+    let has_phase = web.delivery.phase.as_str() == situation.phase;
+    let has_hook = match web.on_change.first() {
+        Some(found) => {
+            let text = format!("{} {}", found.place, found.reason);
+            found.state == hook[0] && text.contains(hook[1])
+        }
+        None => hook[0].is_empty(),
+    };
+    let mut problems = status.problems.iter();
+    let has_problem = problem.is_empty()
+        || problems.any(|found| normalized_text(found, &places(&directories)).starts_with(problem));
+    let is_said = web.delivery.reason.contains(situation.reason);
+    (has_phase && has_hook && has_problem && is_said).then_some(())
+}
+
 async fn check(situation: Situation) {
-    let Situation { name, phase, .. } = situation;
-    let mut node = Node::prepare();
-    node.pod_deletion = PodDeletion::External;
-    node.apply(&secret("tls", &[("key", "old")]));
-    node.apply(&web());
-    node.run();
-    node.until("web", "tls", &[("key", "old")]).await;
-    node.settled().await;
-    (situation.arrange)(&node);
-    // A problem comes last: a pod with an invalid hook is delivered before and after.
-    node.wait(name, |node| {
-        let pod = node.pod("web")?;
-        let problems = node.status().problems;
-        let has_problem = |problem: &String| problem.starts_with(situation.problem);
-        let is_said = situation.problem.is_empty() || problems.iter().any(has_problem);
-        let is_there =
-            pod.delivery.phase == phase && pod.delivery.reason.contains(situation.reason);
-        (is_there && is_said).then_some(())
-    })
-    .await;
-
-    // The document is what the handle says, and the parts agree with the pod.
-    let (code, text) = answer(&node, "/status").await;
-    assert_eq!(code, 200, "{name}");
-    let status: AgentStatus = serde_json::from_slice(&text).unwrap();
-    let web = status.pods.iter().find(|pod| pod.name == "web").unwrap();
-    let parts = web.volumes.iter().map(|volume| volume.delivery.phase);
-    let parts = parts.chain(web.containers.iter().map(|one| one.delivery.phase));
-    assert_eq!(parts.max(), Some(phase), "{name}");
-    assert_eq!(web.delivery.phase, phase, "{name}");
-    let overview = node.handle().overview();
-    let web = overview
-        .pods
-        .iter()
-        .find(|pod| pod.key.name == "web")
-        .unwrap();
-    assert_eq!(web.delivery.phase, phase, "{name}");
-
-    // So do the metrics.
-    let metrics = node.metrics();
-    let problems = metric(&metrics, "problems");
-    assert_eq!(
-        problems,
-        status.problems.len(),
-        "{name}: {:?}",
-        status.problems
-    );
-    assert_eq!(
-        problems > 0,
-        !situation.problem.is_empty(),
-        "{name}: {:?}",
-        status.problems
-    );
-    for other in Phase::ALL {
-        let pods = metric(&metrics, &format!("pods{{phase=\"{}\"}}", other.as_str()));
-        assert_eq!(
-            pods,
-            usize::from(other == phase),
-            "{name}: {}",
-            other.as_str()
-        );
+    let name = situation.name;
+    let Some((mut node, kept)) = arranged(name).await else {
+        return;
+    };
+    let directories = directories(&node);
+    if !IN_REAL_TIME.contains(&name) {
+        // Most situations take a while, in which there is nothing to look at.
+        sleep(Duration::from_mins(1)).await;
     }
-    // A restart would mend none of it, and would lose what is known.
-    assert_eq!(answer(&node, "/healthz").await.0, 200, "{name}");
-    assert_eq!(answer(&node, "/readyz").await.0, 200, "{name}");
+    node.wait(name, |node| is_in(node, &situation)).await;
+    let differs = |node: &Node| {
+        let status = serde_json::to_value(node.status()).unwrap();
+        situation.difference(status, &places(&directories))
+    };
+    // It may come in steps.
+    let mut patience = 0..1500;
+    while let Some(difference) = differs(&node) {
+        assert!(patience.next().is_some(), "{difference}");
+        sleep(Duration::from_millis(2)).await;
+    }
+    check_outputs(&node, &situation).await;
 
     let mut patience = 0..600;
     while !situation.event.is_empty() && !has_event(&node, situation.event).await {
@@ -248,24 +279,99 @@ async fn check(situation: Situation) {
         );
         sleep(Duration::from_millis(100)).await;
     }
-    if phase == Phase::Stale {
-        // What is there stays readable.
-        node.until("web", "tls", &[("key", "old")]).await;
-        node.server.faults().clear();
-        node.until("web", "tls", &[("key", "new")]).await;
-        node.wait("fresh", |node| {
-            let is_fresh = node.pod("web")?.delivery.phase == Phase::Delivered;
-            (is_fresh && node.status().problems.is_empty()).then_some(())
-        })
-        .await;
+    if situation.phase == "Stale" {
+        check_recovery(&node).await;
     }
+    drop(kept);
     node.stop().await;
+}
+
+/// Holds document, metrics and health to the situation.
+async fn check_outputs(node: &Node, situation: &Situation) {
+    let name = situation.name;
+    let directories = directories(node);
+    let (code, text) = answer(node, "/status").await;
+    assert_eq!(code, 200, "{name}");
+    let status: AgentStatus = serde_json::from_slice(&text).unwrap();
+    let web = status.pods.iter().find(|pod| pod.name == "web").unwrap();
+    let phase = web.delivery.phase;
+    let parts = web.volumes.iter().map(|volume| volume.delivery.phase);
+    let parts = parts.chain(web.containers.iter().map(|one| one.delivery.phase));
+    assert_eq!(parts.max(), Some(phase), "{name}");
+    assert_eq!(phase.as_str(), situation.phase, "{name}");
+    let overview = node.handle().overview();
+    let mut pods = overview.pods.iter();
+    let shown = pods.find(|pod| pod.key.name == "web").unwrap();
+    assert_eq!(shown.delivery, web.delivery, "{name}");
+
+    let metrics = node.metrics();
+    let problems = metric(&metrics, "problems");
+    assert_eq!(problems, status.problems.len(), "{name}: {metrics}");
+    assert_eq!(problems, status.problem_kinds.len(), "{name}");
+    assert_eq!(
+        problems > 0,
+        !situation.problem.is_empty(),
+        "{name}: {:?}",
+        status.problems
+    );
+    for phase in Phase::ALL {
+        let pods = metric(&metrics, &format!("pods{{phase=\"{}\"}}", phase.as_str()));
+        let shown = status.pods.iter().filter(|pod| pod.delivery.phase == phase);
+        assert_eq!(pods, shown.count(), "{name}: {}", phase.as_str());
+    }
+    let hooks = metric(&metrics, "on_change_invalid") + metric(&metrics, "on_change_last_failed");
+    assert_eq!(
+        hooks > 0,
+        !situation.hook[0].is_empty(),
+        "{name}: {metrics}"
+    );
+
+    // A restart would mend none of it, and would lose what is known.
+    let (code, health) = answer(node, "/healthz").await;
+    let health = String::from_utf8(health).unwrap();
+    let health = normalized_text(&health, &places(&directories));
+    assert_eq!(code, 200, "{name}: {health}");
+    if situation.waiting.is_empty() {
+        assert_eq!(health, "ok\n", "{name}");
+    } else {
+        let line = format!("ok\nwaiting: {}", situation.waiting);
+        assert!(health.starts_with(&line), "{name}: {health}");
+        assert_eq!(health.lines().count(), 2, "{name}: {health}");
+    }
+    let ready = if status.silent_sources.is_empty() {
+        200
+    } else {
+        503
+    };
+    assert_eq!(answer(node, "/readyz").await.0, ready, "{name}");
+}
+
+/// What is there stays readable, and is current again when the API server answers.
+async fn check_recovery(node: &Node) {
+    node.server.faults().clear();
+    sleep(Duration::from_mins(2)).await;
+    node.until("web", "tls", &[("key", "new")]).await;
+    node.wait("fresh", |node| {
+        let is_fresh = node.pod("web")?.delivery.phase == Phase::Delivered;
+        (is_fresh && node.status().problems.is_empty()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_output_says_the_same_in_every_situation() {
-    for situation in SITUATIONS {
+    let is_here = |one: &Situation| {
+        !IN_REAL_TIME.contains(&one.name) && !one.name.starts_with("beside a kubelet")
+    };
+    for situation in SITUATIONS.into_iter().filter(is_here) {
         check(situation).await;
+    }
+}
+
+#[tokio::test]
+async fn every_output_says_what_a_disk_holds_up() {
+    for name in IN_REAL_TIME {
+        check(Situation::named(name)).await;
     }
 }
 

@@ -140,6 +140,7 @@ async fn serve(args: &RunArgs, config: Config, log: Log) -> Result<ExitCode, Fai
     apis.agent_is_built(&handle, &program);
     if let Some(embedded) = origin.embedded {
         handle.show_problems_of(embedded.problems);
+        handle.show_waits_of(embedded.waits);
         handle.show_notes_of(embedded.notes);
         tasks.spawn("manifest directory", embedded.run);
     }
@@ -187,17 +188,15 @@ impl Apis {
         tasks: &mut Tasks,
     ) -> anyhow::Result<Self> {
         let (socket, http) = (StartingApi::default(), StartingApi::default());
-        match root.bind_socket() {
-            Ok(listener) => {
-                let acceptor = Acceptor::new(OwnSocket(listener), local_api::socket_limits());
-                let server = acceptor.serve(socket.router(), shutdown.clone());
-                tasks.spawn("local API", server.map(Ok));
-            }
-            Err(error) => warn!(
+        if let Err(error) = root.bind_socket() {
+            warn!(
                 error = chain(&error),
-                "`larder status` and `larder exec` will not reach this agent"
-            ),
+                "`larder status` and `larder exec` do not reach this agent, will retry"
+            );
         }
+        let acceptor = Acceptor::new(OwnSocket(root.socket()), local_api::socket_limits());
+        let server = acceptor.serve(socket.router(), shutdown.clone());
+        tasks.spawn("local API", server.map(Ok));
         let listener = http::bind(address).await?;
         let (listeners, moves) = mpsc::channel(1);
         let (router, limits) = (http.router(), local_api::limits());

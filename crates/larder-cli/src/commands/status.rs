@@ -10,6 +10,8 @@
 mod beside;
 mod progress;
 mod report;
+#[cfg(test)]
+mod situations;
 mod urgency;
 
 use std::{
@@ -25,7 +27,7 @@ use tokio::time::Instant;
 
 pub(super) use self::urgency::{Urgency, most_urgent_first};
 use self::{
-    progress::{WaitsFor, hiding, pending},
+    progress::{WaitsFor, pending},
     report::{explanation, overview},
 };
 use crate::{
@@ -133,10 +135,14 @@ fn pending_pods(args: &StatusArgs, status: &AgentStatus) -> String {
 /// Whether the named pods are delivered; without names, all pods of all sources, which can be read.
 fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
     let (status, missing) = selected(args, status);
-    let is_known = status.silent_sources.is_empty() && hiding(&status).is_empty();
-    let has_all = !args.pods.is_empty() || is_known;
+    let waits_for = waits_for(args);
+    let is_known = || {
+        let mut silent = waits_for.silent_sources(&status);
+        silent.next().is_none() && waits_for.problems(&status).next().is_none()
+    };
+    let has_all = !args.pods.is_empty() || is_known();
     let mut pods = status.pods.iter();
-    has_all && missing.is_empty() && pods.all(|pod| waits_for(args).is_over(pod))
+    has_all && missing.is_empty() && pods.all(|pod| waits_for.is_over(pod))
 }
 
 fn waits_for(args: &StatusArgs) -> WaitsFor {

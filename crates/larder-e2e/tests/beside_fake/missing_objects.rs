@@ -2,7 +2,7 @@
 
 use larder_agent::status::Phase;
 use larder_apiserver::ApiKind;
-use larder_e2e::fake_kubelet::ObjectStrategy;
+use larder_e2e::{fake_kubelet::ObjectStrategy, situations::Situation};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -194,4 +194,41 @@ async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     world.until_file("next", "v", "n", "1").await;
     world.until_delivered("next").await;
     assert_eq!(world.touches(), 0);
+}
+
+// The rows of agents that serve volumes are in larder-agent.
+#[tokio::test(start_paused = true)]
+async fn every_output_says_the_same_of_a_pinned_object() {
+    let situation = Situation::named("beside a kubelet an immutable object was made again");
+    let world = World::start().await;
+    world.apply(&immutable_map("0"));
+    world.run(pod("first").config_map("v", "app")).await;
+    world.delete(ApiKind::ConfigMap, "app");
+    sleep(secs(1)).await;
+    world.apply(&immutable_map("1"));
+    world.apply(&pod("web").config_map("v", "app").build());
+    world.until_phase("web", "v", Phase::Held, "Pinned").await;
+    sleep(secs(60)).await;
+    let status = world.status();
+    let web = status.pods.iter().find(|pod| pod.name == "web").unwrap();
+    assert_eq!(web.delivery.phase.as_str(), situation.phase);
+    assert!(web.delivery.reason.contains(situation.reason));
+    let directories = [world.larder_root(), world.kubelet_root()];
+    let [root, kubelet] = directories.map(|path| path.display().to_string());
+    let places = [(&*root, "/root-dir"), (&*kubelet, "/kubelet")];
+    let document = serde_json::to_value(&status).unwrap();
+    assert_eq!(situation.difference(document, &places), None);
+    let metrics = world.metrics();
+    let held = status
+        .pods
+        .iter()
+        .filter(|pod| pod.delivery.phase == Phase::Held);
+    let line = format!("pods{{phase=\"Held\"}} {}\n", held.count());
+    assert!(metrics.contains(&line), "{metrics}");
+    assert!(metrics.contains("\nproblems 0\n"), "{metrics}");
+    let health = world.health();
+    assert!(
+        health.is_healthy() && health.waiting.is_empty(),
+        "{health:?}"
+    );
 }

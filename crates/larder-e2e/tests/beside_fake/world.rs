@@ -13,7 +13,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use larder_agent::{
-    agent::{Agent, AgentHandle},
+    agent::{Agent, AgentHandle, Health},
     beside::BesideConfig,
     clock::Clock,
     config::{Config, Flags, Host},
@@ -231,6 +231,11 @@ impl World {
         });
     }
 
+    /// The kubelet's root directory.
+    pub(crate) fn kubelet_root(&self) -> PathBuf {
+        self.volumes.path().to_owned()
+    }
+
     /// Shuts down the larder that was started first, as SIGTERM does.
     pub(crate) async fn stop_larder(&mut self) {
         let mut larder = self.larders.remove(0);
@@ -289,6 +294,10 @@ impl World {
 
     pub(crate) fn status(&self) -> AgentStatus {
         self.larders.last().unwrap().handle.status()
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.larders.last().unwrap().handle.health()
     }
 
     pub(crate) fn metrics(&self) -> String {

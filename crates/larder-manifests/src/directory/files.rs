@@ -5,27 +5,34 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io,
-    os::{fd::AsFd as _, unix::ffi::OsStrExt as _},
+    io::{self, Read as _},
+    os::{
+        fd::AsFd as _,
+        unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
+    },
     path::{Path, PathBuf},
 };
 
+use jiff::Timestamp;
 use larder_files::{beneath, ownership::Ownership, stamp::Stamp, sys};
 use larder_objects::{
-    chain,
+    chain, escaped,
     manifest::{
-        Document, HiddenObjects, LEAVES, Loader, MadeObject, ManifestError, Manifests, Problem,
-        is_manifest_name,
+        Document, HiddenObjects, LEAVES, Loader, MAX_MANIFEST_BYTES, MadeObject, ManifestError,
+        Manifests, Problem, is_manifest_name,
     },
 };
-use rustix::io::Errno;
+use rustix::{fs::OFlags, io::Errno};
 
 /// Namespace of objects that name none, as `kubectl`'s.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// A directory of manifests.
 pub(super) struct Listing {
+    /// Files, and what else is neither a link nor a directory.
     pub(super) files: BTreeMap<PathBuf, Stamp>,
+    /// Links, which may lead to another disk.
+    pub(super) links: Vec<PathBuf>,
     pub(super) ownership: Ownership,
 }
 
@@ -33,19 +40,34 @@ pub(super) struct Listing {
 /// file, and a link that leads nowhere.
 pub(super) fn list(directory: &Path) -> io::Result<Listing> {
     let ownership = Ownership::from(&fs::metadata(directory)?);
-    let mut files = BTreeMap::new();
+    let (mut files, mut links) = (BTreeMap::new(), Vec::new());
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
         // Not one that was removed meanwhile.
         if name.is_some_and(is_manifest_name)
-            && let Ok(metadata) = fs::metadata(&path).or_else(|_| fs::symlink_metadata(&path))
+            && let Ok(metadata) = fs::symlink_metadata(&path)
             && !metadata.is_dir()
         {
-            files.insert(path, Stamp::from(&metadata));
+            if metadata.is_symlink() {
+                links.push(path);
+            } else {
+                files.insert(path, Stamp::from(&metadata));
+            }
         }
     }
-    Ok(Listing { files, ownership })
+    Ok(Listing {
+        files,
+        links,
+        ownership,
+    })
+}
+
+/// What a link leads to, or the link where it leads nowhere; `None` for a directory.
+pub(super) fn follow(link: &Path) -> Option<Stamp> {
+    let found = fs::metadata(link).or_else(|_| fs::symlink_metadata(link));
+    let found = found.ok()?;
+    (!found.is_dir()).then(|| Stamp::from(&found))
 }
 
 /// The content of one file.
@@ -98,6 +120,36 @@ impl Reading {
             unknown_fields: shown(unknown_fields),
             warnings: shown(warnings),
         }
+    }
+}
+
+impl Reading {
+    /// A file whose disk does not answer: it may hold anything.
+    pub(super) fn unanswered(path: &Path, since: Timestamp) -> Self {
+        let shown = escaped(&path.to_string_lossy()).into_owned();
+        Self {
+            path: path.to_owned(),
+            documents: Vec::new(),
+            problems: vec![format!(
+                "{shown}: not read, its disk has not answered since {since:.0}"
+            )],
+            hidden: HiddenObjects::anything(),
+            unknown_fields: Vec::new(),
+            inexact: BTreeSet::new(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Brings the file into memory, for [`read`]: this waits for the disk, and that does not. Errors are left to it.
+pub(super) fn fetch(path: &Path) {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let opened = File::options().read(true).custom_flags(flags).open(path);
+    if let Ok(file) = opened
+        && file.metadata().is_ok_and(|found| found.is_file())
+    {
+        let _ = io::copy(&mut file.take(MAX_MANIFEST_BYTES), &mut io::sink());
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use larder_e2e::HungFs;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -14,6 +15,10 @@ use super::*;
 struct Followed {
     directory: TempDir,
     follower: ManifestDir,
+}
+
+async fn open(path: &Path) -> Result<(ManifestDir, ManifestDiff), OpenError> {
+    ManifestDir::open(path, Box::new(|| jiff::Timestamp::UNIX_EPOCH)).await
 }
 
 fn config_map(name: &str, value: &str) -> String {
@@ -44,7 +49,7 @@ impl Followed {
     }
 
     async fn of(directory: TempDir) -> Self {
-        let (follower, _) = ManifestDir::open(directory.path()).await.unwrap();
+        let (follower, _) = open(directory.path()).await.unwrap();
         Self {
             directory,
             follower,
@@ -74,7 +79,7 @@ async fn the_first_look_finds_everything_and_pods_come_last() {
     fs::write(directory.path().join("..data.yaml"), "}").unwrap();
     fs::write(directory.path().join(".#a.yaml"), "}").unwrap();
     fs::create_dir(directory.path().join("directory.yaml")).unwrap();
-    let (follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    let (follower, changes) = open(directory.path()).await.unwrap();
     assert_eq!(summary(&changes), "app=x hidden=y web");
     assert!(follower.problems().is_empty());
 }
@@ -210,7 +215,7 @@ async fn a_link_to_a_file_that_is_swapped_is_followed() {
     }
     link("..1", "..data");
     link("..data/a.yaml", "a.yaml");
-    let (mut follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    let (mut follower, changes) = open(directory.path()).await.unwrap();
     assert_eq!(summary(&changes), "a=old");
     link("..2", "..data_tmp");
     fs::rename(path("..data_tmp"), path("..data")).unwrap();
@@ -227,11 +232,11 @@ async fn link_that_another_user_may_have_made_leads_to_nothing_outside() {
     fs::write(path("..data").join("b.yaml"), config_map("b", "1")).unwrap();
     symlink("..data/b.yaml", path("b.yaml")).unwrap();
     symlink(outside.path().join("a.yaml"), path("a.yaml")).unwrap();
-    let (_, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    let (_, changes) = open(directory.path()).await.unwrap();
     assert_eq!(summary(&changes), "a=1 b=1");
 
     fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
-    let (follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    let (follower, changes) = open(directory.path()).await.unwrap();
     assert_eq!(summary(&changes), "b=1");
     let problems = follower.problems();
     assert_eq!(problems.len(), 1, "{problems:?}");
@@ -248,7 +253,7 @@ async fn link_that_leads_nowhere_is_a_problem_and_costs_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.yaml");
     symlink(&target, &path).unwrap();
-    let (mut follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    let (mut follower, changes) = open(directory.path()).await.unwrap();
     assert!(changes.is_empty());
     let reason = format!(
         "cannot follow the link {}: No such file or directory (os error 2)",
@@ -300,7 +305,7 @@ async fn directory_that_everybody_may_write_to_is_named_until_they_may_not() {
 async fn path_that_is_not_a_directory_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
-    let error = ManifestDir::open(&missing).await.unwrap_err();
+    let error = open(&missing).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("cannot read the manifests of {}", missing.display())
@@ -352,4 +357,46 @@ async fn a_better_reading_narrows_what_is_hidden() {
     fs::remove_file(&path).unwrap();
     assert_eq!(followed.next().await, "-a");
     assert!(followed.follower.hidden_objects().is_empty());
+}
+
+// Attack: a link to a file system that never answers.
+#[tokio::test]
+async fn a_link_to_a_disk_that_does_not_answer_holds_up_no_other_file() {
+    let hung = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("z.yaml"), config_map("z", "1")).unwrap();
+    fs::write(hung.path().join("linked.yaml"), config_map("linked", "1")).unwrap();
+    symlink(
+        hung.path().join("linked.yaml"),
+        directory.path().join("a.yaml"),
+    )
+    .unwrap();
+    let mut followed = Followed::of(directory).await;
+    let Some(mounted) = HungFs::mount(hung.path()) else {
+        return;
+    };
+    fs::write(followed.path("z.yaml"), config_map("z", "2")).unwrap();
+    // What the link led to stays.
+    let mut seen = followed.next().await;
+    while seen.is_empty() {
+        seen = followed.next().await;
+    }
+    assert_eq!(seen, "z=2");
+    let path = followed.path("a.yaml");
+    let problem = format!(
+        "{}: not read, its disk has not answered since 1970-01-01T00:00:00Z",
+        path.display()
+    );
+    assert_eq!(followed.follower.problems(), [problem]);
+    let waits: Vec<_> = followed.follower.waits().collect();
+    let wait = format!(
+        "manifests {}: waiting for the disk since 1970-01-01T00:00:00Z",
+        path.display()
+    );
+    assert_eq!(waits, [wait]);
+    // Without the mount, the file is there again.
+    drop(mounted);
+    assert_eq!(followed.next().await, "");
+    assert!(followed.follower.problems().is_empty());
+    assert_eq!(followed.follower.waits().count(), 0);
 }

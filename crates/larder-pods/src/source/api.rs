@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use super::{Closed, Reporter, SourceProblem, SourceReport, until_closed};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
-    NodeContext, RequestError,
+    Freshness, NodeContext, RequestError,
     collection::{Collection, CollectionEvent, Found},
 };
 
@@ -36,6 +36,7 @@ use crate::{
 pub struct ApiSource {
     client: Client,
     node_name: String,
+    freshness: Freshness,
     context: NodeContext,
 }
 
@@ -75,8 +76,16 @@ impl ApiSource {
         Self {
             client,
             node_name: node_name.into(),
+            freshness: Freshness::default(),
             context: NodeContext::default(),
         }
+    }
+
+    /// Keeps in `freshness` how fresh is what it has reported.
+    #[must_use]
+    pub fn proving(mut self, freshness: &Freshness) -> Self {
+        self.freshness = freshness.clone();
+        self
     }
 
     /// Shares the rate limit of repeated requests, and the knowledge of outages, with the rest of the node.
@@ -100,12 +109,13 @@ impl ApiSource {
     fn follow(&self) -> Collection<StoredPod> {
         let selector = field_selector("spec.nodeName", &self.node_name);
         let client = self.client.clone();
-        Collection::new(
+        let pods = Collection::new(
             client,
             Resource::PODS.collection(),
             Some(&selector),
             &self.context,
-        )
+        );
+        pods.proving(&self.freshness)
     }
 
     /// Reports the pods until the receiver is dropped. During an outage the pods reported last stay.

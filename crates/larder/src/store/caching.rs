@@ -28,7 +28,7 @@ use futures::{
 };
 use larder_objects::{Object, ResourceVersion};
 use larder_watch::{
-    Api, ByName, Recency, RegistrationSeq, RequestBackoff, RequestError, RequestFailure,
+    Api, ByName, Proof, Recency, RegistrationSeq, RequestBackoff, RequestError, RequestFailure,
     RequestPhase, RestoreDetector,
 };
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ use crate::{
     config::ManagerConfig,
     error::{Error, ErrorKind},
     metrics::Metrics,
-    status::{ObjectState, ObjectStatus, Proof},
+    status::{ObjectState, ObjectStatus},
 };
 
 /// A request that any number of readers wait for.
@@ -459,6 +459,10 @@ impl<K: Object> CachingStoreInner<K> {
         let (event, answer) = match result {
             Err(failure) if overtaken => return failed(failure),
             Ok(object) => {
+                let before = match &state.answer {
+                    Answer::Found(known) => Some(Arc::clone(&known.object)),
+                    Answer::Unknown | Answer::NotFound(_) | Answer::Removed => None,
+                };
                 let event = if overtaken {
                     state.found_late(&object, consistency, seq, now)
                 } else {
@@ -469,6 +473,10 @@ impl<K: Object> CachingStoreInner<K> {
                     Answer::Found(known) => Arc::clone(&known.object),
                     Answer::Unknown | Answer::NotFound(_) | Answer::Removed => object,
                 };
+                if let (Some(ChangeKind::Updated), Some(before)) = (&event, before) {
+                    let change_log = entry.cell.config.change_log;
+                    change_log.record(&entry.key, &*before, &*known);
+                }
                 (event, Ok(known))
             }
             Err(failure) if failure.error.is_not_found() => {

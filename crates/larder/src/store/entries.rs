@@ -19,14 +19,14 @@ use std::{
 
 use jiff::Timestamp;
 use larder_objects::{ObjectKey, ObjectKeyRef, PodIdentity, ResourceVersion};
-use larder_watch::{RegistrationSeq, SeqCounter};
+use larder_watch::{Proof, RegistrationSeq, SeqCounter};
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::{
     changes::Publisher,
     error::{Error, ErrorKind},
-    status::{ObjectState, ObjectStatus, Proof},
+    status::{ObjectState, ObjectStatus},
 };
 
 /// What a store knows about one object.

@@ -10,6 +10,7 @@ mod admission;
 mod by_namespace;
 mod by_object;
 mod caching;
+mod change_log;
 mod cluster;
 mod garbage;
 mod liveness;

@@ -20,7 +20,7 @@ pub(super) const HOOK: &str = "test";
 const LONG: Duration = Duration::from_mins(10);
 
 /// The rounds of a node's hook.
-pub(super) struct Rounds(mpsc::UnboundedReceiver<ReceivedRound>);
+pub(crate) struct Rounds(mpsc::UnboundedReceiver<ReceivedRound>);
 
 /// A hook as annotations write it, in the long form. Its signal is never sent: the test receives the round instead.
 pub(super) fn hook(fields: &str) -> Hook {
@@ -39,14 +39,14 @@ pub(super) fn configured(text: &str) -> ConfiguredHook {
 }
 
 /// A hook that fires at once.
-pub(super) fn immediate() -> Hook {
+pub(crate) fn immediate() -> Hook {
     let mut hook = hook("");
     hook.timing.debounce = Debounce::NONE;
     hook
 }
 
 /// Gives `node`, whose agent does not run yet, the hook. Its record outlives the agent.
-pub(super) fn with_hook(node: &mut Node, hook: Hook) -> Rounds {
+pub(crate) fn with_hook(node: &mut Node, hook: Hook) -> Rounds {
     let (sender, receiver) = mpsc::unbounded_channel();
     node.program = Some(ProgramHook {
         hook,
@@ -64,7 +64,7 @@ impl Rounds {
     }
 
     /// The next round.
-    pub(super) async fn next(&mut self) -> ReceivedRound {
+    pub(crate) async fn next(&mut self) -> ReceivedRound {
         let received = timeout(LONG, self.0.recv()).await;
         received
             .expect("a round begins")

@@ -18,6 +18,8 @@ pub(super) struct Embedded {
     pub(super) hidden: watch::Receiver<Arc<HiddenObjects>>,
     /// The problems of the manifests.
     pub(super) problems: watch::Receiver<Arc<[String]>>,
+    /// The manifests whose disks do not answer.
+    pub(super) waits: watch::Receiver<Arc<[String]>>,
     /// What is no problem, but may be unexpected.
     pub(super) notes: watch::Receiver<Arc<[String]>>,
     /// Follows the directory, and serves kubectl if it is let in, until the shutdown.
@@ -86,13 +88,15 @@ pub(super) async fn start(
     } else {
         std::future::ready(Ok(())).boxed()
     };
-    let (hidden, problems, notes) = (feed.hidden_objects(), feed.problems(), feed.notes());
+    let (hidden, problems, waits) = (feed.hidden_objects(), feed.problems(), feed.waits());
+    let notes = feed.notes();
     let following = shutdown.clone().run_until_cancelled_owned(feed.run());
     let following = following.map(|_| Ok(()));
     Ok(Embedded {
         client: Client::new(server.service(), "default"),
         hidden,
         problems,
+        waits,
         notes,
         run: async { futures::try_join!(following, serving).map(drop) }.boxed(),
     })

@@ -1,20 +1,13 @@
 //! What `larder status --wait` waits for: pods, hooks and sources, with reasons.
 
-use larder_agent::status::{AgentStatus, Phase, PodStatus};
+use larder_agent::status::{AgentStatus, Phase, PodStatus, ProblemKind};
+use larder_pods::PodSource;
 
 use super::report::{has_idle_hooks, is_done, is_settled};
 use crate::output::{because, first_names};
 
 /// Number of pods that are named; the others are counted.
 const NAMED_PODS: usize = 3;
-
-/// The problems that may hide pods and objects, which are rejected manifests and sources that cannot be read. A mirror
-/// pod hides nothing.
-pub(super) fn hiding(status: &AgentStatus) -> Vec<&str> {
-    let problems = status.problems.iter().map(String::as_str);
-    let hiding = problems.filter(|problem| !problem.starts_with("mirror pod of "));
-    hiding.collect()
-}
 
 /// When a wait for a pod is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +24,27 @@ impl WaitsFor {
         is_settled(pod)
             || self == Self::InPlace && pod.delivery.phase == Phase::Stale && has_idle_hooks(pod)
     }
+
+    /// The problems because of which a wait for all pods is not over.
+    pub(super) fn problems(self, status: &AgentStatus) -> impl Iterator<Item = &str> {
+        let counts = move |kind| match kind {
+            ProblemKind::Undone | ProblemKind::Waiting => true,
+            ProblemKind::Stale => self == Self::Delivered,
+            ProblemKind::MirrorPod => false,
+        };
+        let problems = status.problems_by_kind();
+        problems.filter_map(move |(kind, problem)| counts(kind).then_some(problem))
+    }
+
+    /// The sources without a report whose pods a wait for all pods needs. Where content that is in place is enough, copies
+    /// of the checkpoint stand for the pods of the API server.
+    pub(super) fn silent_sources(self, status: &AgentStatus) -> impl Iterator<Item = &str> {
+        let checkpoint = status.checkpoint.as_ref();
+        let has_copies = checkpoint.is_some_and(|checkpoint| checkpoint.serving.is_some());
+        let takes_copies = self == Self::InPlace && has_copies;
+        let sources = status.silent_sources.iter().map(String::as_str);
+        sources.filter(move |source| !(takes_copies && *source == PodSource::Api.as_str()))
+    }
 }
 
 /// What is pending in a wait for the pods of `status`. The agent does not serve the pods called `missing`. With `all`,
@@ -41,8 +55,9 @@ pub(super) fn pending(
     all: bool,
     waits_for: WaitsFor,
 ) -> String {
-    if all && !status.silent_sources.is_empty() {
-        let sources = status.silent_sources.join(", ");
+    let silent: Vec<_> = waits_for.silent_sources(status).collect();
+    if all && !silent.is_empty() {
+        let sources = silent.join(", ");
         let problem = status.problems.first();
         let problem = problem.map(|problem| format!(" ({problem})"));
         let problem = problem.unwrap_or_default();
@@ -63,9 +78,9 @@ pub(super) fn pending(
     });
     let missing = missing.iter();
     let missing = missing.map(|name| format!("{name} (not served by the agent)"));
-    let hiding = if all { hiding(status) } else { Vec::new() };
-    let hiding = hiding.into_iter().map(str::to_owned);
-    let waiting: Vec<_> = pods.chain(missing).chain(hiding).collect();
+    let problems = waits_for.problems(status).filter(|_| all);
+    let problems = problems.map(str::to_owned);
+    let waiting: Vec<_> = pods.chain(missing).chain(problems).collect();
     first_names(&waiting, NAMED_PODS)
 }
 

@@ -11,7 +11,7 @@ use std::sync::{
 use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey, ResourceVersion};
 use larder_transport::Link;
-use larder_watch::{ObjectId, RegistrationSeq, RequestError, RequestFailure};
+use larder_watch::{ObjectId, Proof, ProofRecord, RegistrationSeq, RequestError, RequestFailure};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     changes::ChangeKind,
     error::{Error, ErrorKind},
-    status::{KnownObject, ObjectState, ObjectStatus, Proof, StaleObject},
+    status::{KnownObject, ObjectState, ObjectStatus, StaleObject},
     store::{Cell, Entry},
 };
 
@@ -45,10 +45,8 @@ struct Known<K> {
     version: ResourceVersion,
     /// What is known is as fresh as this registration, so references up to it may read it.
     fresh_as_of: RegistrationSeq,
-    /// The connection of its watch, if that is open and the connection is known.
-    link: Option<Link>,
-    /// Boxed, as it is seldom there and there may be very many cells.
-    interruption: Option<Box<Interruption>>,
+    /// By what the state is proven to be current.
+    record: ProofRecord,
     /// There was a read or a new reference since the task looked last.
     accessed: bool,
     hits: u64,
@@ -65,15 +63,6 @@ enum KnownState<K> {
     Stale(StaleObject<K>, RegistrationSeq),
     Idle,
     Removed,
-}
-
-/// What keeps the state from being in sync.
-#[derive(Debug)]
-struct Interruption {
-    /// When the state was last proven to be current: it may have changed unnoticed since.
-    since: Instant,
-    /// The last failed request.
-    failure: Option<RequestFailure>,
 }
 
 /// What the API server says about a referenced object, from the bytes of a response to the entry.
@@ -162,7 +151,7 @@ impl<K: Object> Known<K> {
         if let Some(seq) = finding.fresh_as_of {
             self.fresh_as_of = self.fresh_as_of.max(seq);
         }
-        self.resume() || changed
+        self.record.resume() || changed
     }
 
     /// Whether references up to `required` may read the known state.
@@ -174,42 +163,16 @@ impl<K: Object> Known<K> {
         readable >= required
     }
 
-    /// The state is in sync again. Returns whether a failure has kept it from that.
-    fn resume(&mut self) -> bool {
-        let interruption = self.interruption.take();
-        interruption.is_some_and(|interruption| interruption.failure.is_some())
-    }
-
-    fn interrupt(&mut self, since: Instant) -> &mut Interruption {
-        self.link = None;
-        self.interruption.get_or_insert_with(|| {
-            Box::new(Interruption {
-                since,
-                failure: None,
-            })
-        })
-    }
-
     /// Whether the state is final, and every reference up to `newest` may read it.
     fn is_final(&self, newest: RegistrationSeq) -> bool {
         matches!(self.state, KnownState::Immutable(_)) && self.fresh_as_of >= newest
     }
 
-    fn failure(&self) -> Option<&RequestFailure> {
-        self.interruption.as_ref()?.failure.as_ref()
-    }
-
-    /// By what the state is known to be current.
+    /// By what the state is known to be current. A final one needs no connection.
     fn proof(&self, now: Instant) -> Proof {
-        match (&self.interruption, &self.link) {
-            (Some(interruption), _) => Proof::Lost {
-                since: interruption.since,
-                failure: interruption.failure.clone(),
-            },
-            (None, Some(link)) if !matches!(self.state, KnownState::Immutable(_)) => {
-                Proof::At(link.last_heard())
-            }
-            (None, _) => Proof::At(now),
+        match self.record.proof(now) {
+            Proof::At(_) if matches!(self.state, KnownState::Immutable(_)) => Proof::At(now),
+            proof => proof,
         }
     }
 
@@ -233,8 +196,7 @@ impl<K: Object> WatchedState<K> {
                 state: KnownState::Pending,
                 version: ResourceVersion::default(),
                 fresh_as_of: RegistrationSeq::default(),
-                link: None,
-                interruption: None,
+                record: ProofRecord::default(),
                 accessed: false,
                 hits: 0,
             }),
@@ -290,12 +252,17 @@ impl<K: Object> WatchedState<K> {
         self.known.lock().state.as_public()
     }
 
+    /// The object, as far as one is known.
+    pub(crate) fn object(&self) -> Option<Arc<K>> {
+        self.known.lock().state.object().cloned()
+    }
+
     pub(crate) fn version(&self) -> ResourceVersion {
         self.known.lock().version.clone()
     }
 
     pub(crate) fn failure(&self) -> Option<RequestFailure> {
-        self.known.lock().failure().cloned()
+        self.known.lock().record.failure().cloned()
     }
 
     /// What is known, for a copy that outlives this process.
@@ -311,6 +278,7 @@ impl<K: Object> WatchedState<K> {
                 lost @ Proof::Lost { .. } => lost.age(now),
             },
             is_forbidden: known
+                .record
                 .failure()
                 .is_some_and(|failure| failure.error.is_forbidden()),
         }
@@ -369,7 +337,8 @@ impl<K: Object> WatchedState<K> {
         let denied = |failure: &RequestFailure| {
             failure.error.is_forbidden() || failure.error.is_unauthorized()
         };
-        if !matches!(known.state, KnownState::Pending) || known.failure().is_some_and(denied) {
+        if !matches!(known.state, KnownState::Pending) || known.record.failure().is_some_and(denied)
+        {
             return None;
         }
         let copy = StaleObject {
@@ -399,7 +368,7 @@ impl<K: Object> WatchedState<K> {
         if withdrawn {
             known.state = KnownState::Pending;
         }
-        let before = known.interrupt(now).failure.replace(failure.clone());
+        let before = known.record.fail(failure.clone(), now);
         let label = failure.error.label();
         let news = withdrawn || before.is_none_or(|before| before.error.label() != label);
         news.then(|| ChangeKind::Failed(failure.clone()))
@@ -407,7 +376,7 @@ impl<K: Object> WatchedState<K> {
 
     /// Its watch is open over this connection, if that is known.
     pub(super) fn watched_over(&self, link: Option<&Link>) {
-        self.known.lock().link = link.cloned();
+        self.known.lock().record.watched_over(link);
     }
 
     /// The watch continues after an interruption, over this connection, if that is known.
@@ -417,26 +386,26 @@ impl<K: Object> WatchedState<K> {
         link: Option<&Link>,
     ) -> Option<ChangeKind> {
         let mut known = self.open(newest)?;
-        known.link = link.cloned();
+        known.record.watched_over(link);
         // An open watch does not make a state readable that was not.
-        let failure = known.failure();
+        let failure = known.record.failure();
         if failure.is_some_and(|failure| failure.error.is_unreadable()) {
             return None;
         }
-        known.resume().then(|| known.event())
+        known.record.resume().then(|| known.event())
     }
 
     /// The watch is interrupted; the state was last proven to be current at that time.
     pub(crate) fn interrupted(&self, newest: RegistrationSeq, proven: Instant) {
         if let Some(mut known) = self.open(newest) {
-            known.interrupt(proven);
+            known.record.interrupt(proven);
         }
     }
 
     /// The watch was stopped: of the known state, only the version still counts, unless the object cannot change.
     pub(super) fn idle(&self) {
         let mut known = self.known.lock();
-        known.link = None;
+        known.record.watched_over(None);
         if !matches!(known.state, KnownState::Removed | KnownState::Immutable(_)) {
             known.state = KnownState::Idle;
         }
@@ -477,7 +446,7 @@ impl<K: Object> Cell for WatchedState<K> {
         };
         status.proof = known.proof(now);
         status.age = status.proof.age(now);
-        status.failure = known.failure().cloned();
+        status.failure = known.record.failure().cloned();
     }
 
     fn remove(&self) {

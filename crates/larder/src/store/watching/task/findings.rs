@@ -14,7 +14,7 @@ use super::{
     super::{Finding, WatchedState, target::WatchTarget},
     WatchTask,
 };
-use crate::store::Entry;
+use crate::{changes::ChangeKind, store::Entry};
 
 impl<K: Object> WatchTask<K> {
     /// Takes in one report of the engine.
@@ -150,8 +150,15 @@ impl<K: Object> WatchTask<K> {
     fn take(&self, mut finding: Finding<K>, phase: RequestPhase) -> bool {
         match mem::replace(&mut finding.object, Ok(None)) {
             Ok(object) => {
-                let (event, is_final) = finding.entry.cell.take(object, &finding);
-                self.inner.notify(&finding.entry, event);
+                let entry = &finding.entry;
+                let (before, after) = (entry.cell.object(), object.clone());
+                let (event, is_final) = entry.cell.take(object, &finding);
+                if let (Some(ChangeKind::Updated), Some(before), Some(after)) =
+                    (&event, before, after)
+                {
+                    self.config.change_log.record(&entry.key, &*before, &*after);
+                }
+                self.inner.notify(entry, event);
                 is_final
             }
             Err(error) => {
