@@ -189,17 +189,15 @@ impl ConnectionSlot {
                 }
                 ConnectionEvent::Cut => return,
                 ConnectionEvent::TimeIsUp => break,
-                ConnectionEvent::LookDue => {
-                    let now = Instant::now();
-                    let since = self.activity.oldest_stalled().unwrap_or(now);
-                    if since + WRITE_TIMEOUT <= now {
+                ConnectionEvent::LookDue => match self.next_look() {
+                    Some(next) => stalled.as_mut().reset(next),
+                    None => {
                         tracing::debug!(
                             "client does not take its response, closing the connection"
                         );
                         return;
                     }
-                    stalled.as_mut().reset(since + WRITE_TIMEOUT);
-                }
+                },
                 ConnectionEvent::StateChanged => {}
             }
         }
@@ -209,6 +207,13 @@ impl ConnectionSlot {
             connection.as_mut().graceful_shutdown();
             let _ = timeout(DRAIN, connection).await;
         }
+    }
+
+    /// When a response may be stalled for too long; `None` if one is.
+    fn next_look(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let since = self.activity.oldest_stalled().unwrap_or(now);
+        Some(since + WRITE_TIMEOUT).filter(|next| *next > now)
     }
 
     /// When the connection must have changed its state.

@@ -46,33 +46,14 @@ pub(crate) fn volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<
             }
         }
     }
-    let object = format!("{own}/{name}");
-    let (optional, default_mode) = (Some(optional), Some(mode));
-    let items = Some(items).filter(|items| !items.is_empty());
-    let mut source = Volume {
-        name: "v".to_owned(),
-        ..Volume::default()
+    let secret = SecretVolumeSource {
+        secret_name: Some(format!("{own}/{name}")),
+        optional: Some(optional),
+        default_mode: Some(mode),
+        items: Some(items).filter(|items| !items.is_empty()),
+        ..SecretVolumeSource::default()
     };
-    match kind {
-        Kind::ConfigMap => {
-            source.config_map = Some(ConfigMapVolumeSource {
-                name: object,
-                optional,
-                default_mode,
-                items,
-                ..ConfigMapVolumeSource::default()
-            });
-        }
-        Kind::Secret => {
-            source.secret = Some(SecretVolumeSource {
-                secret_name: Some(object),
-                optional,
-                default_mode,
-                items,
-                ..SecretVolumeSource::default()
-            });
-        }
-    }
+    let source = source(kind, secret);
     check(&source)?;
     let path = std::path::absolute(path).unwrap_or_else(|_| Path::new(path).to_owned());
     let path: PathBuf = path.components().collect();
@@ -82,6 +63,27 @@ pub(crate) fn volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<
         path,
         sources: vec![source],
     })
+}
+
+/// A volume with the fields of `secret`.
+fn source(kind: Kind, secret: SecretVolumeSource) -> Volume {
+    let mut source = Volume {
+        name: "v".to_owned(),
+        ..Volume::default()
+    };
+    match kind {
+        Kind::ConfigMap => {
+            source.config_map = Some(ConfigMapVolumeSource {
+                name: secret.secret_name.unwrap_or_default(),
+                optional: secret.optional,
+                default_mode: secret.default_mode,
+                items: secret.items,
+                ..ConfigMapVolumeSource::default()
+            });
+        }
+        Kind::Secret => source.secret = Some(secret),
+    }
+    source
 }
 
 /// An item of a volume.
