@@ -53,7 +53,7 @@ impl Loader {
     /// below it. A pipe is read to its end if `path` names it, as a shell's `<(COMMAND)` does; in a directory it is an
     /// error.
     pub fn path(&mut self, path: &Path) {
-        if !self.recursive && has_manifests_below(path) {
+        if !self.recursive && has_manifests_below(path, &self.exclusions) {
             self.not_searched(path);
         }
         match files(path, self.recursive, &self.exclusions) {
@@ -136,6 +136,11 @@ impl Loader {
         self.unreadable("read", path, io::Error::other(why));
     }
 
+    /// Whether the file at `below` in a directory is left out.
+    pub fn excludes(&self, below: &Path) -> bool {
+        outermost(&self.exclusions, below).is_some()
+    }
+
     /// Whether the file at `below` in `directory` is left out, which is noted: for callers that list files themselves.
     pub fn leaves_out(&mut self, directory: &Path, below: &Path) -> bool {
         let outermost = outermost(&self.exclusions, below);
@@ -203,17 +208,22 @@ struct Found {
     excluded: Vec<PathBuf>,
 }
 
-/// Whether subdirectories have manifests, or too many entries to look at.
-fn has_manifests_below(path: &Path) -> bool {
+/// Whether subdirectories have manifests that are not left out, or too many entries to look at.
+fn has_manifests_below(path: &Path, exclusions: &[Exclusion]) -> bool {
     let (mut directories, mut entries) = (vec![path.to_owned()], 0);
     while let Some(directory) = directories.pop() {
         let is_below = directory != path;
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             entries += 1;
+            let file = entry.path();
+            let below = file.strip_prefix(path).unwrap_or(&file);
+            if exclusions.iter().any(|one| one.matches(below)) {
+                continue;
+            }
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_directory && entry.file_name() != ".git" {
-                directories.push(entry.path());
-            } else if is_below && !is_directory && has_manifest_extension(&entry.path()) {
+                directories.push(file);
+            } else if is_below && !is_directory && has_manifest_extension(&file) {
                 return true;
             }
         }

@@ -9,69 +9,44 @@
 //! 4. git neither asks the network for objects, nor takes locks, nor runs a command of a configuration.
 //! 5. A file that a checkout would have with other bytes, by its attributes, is not read: it is named.
 //!
+//! | module | purpose |
+//! | --- | --- |
+//! | `revision` | the repository of a path, and its objects |
+//! | `paths` | what a revision has at a path, and the manifests of a directory |
+//! | `checkout` | what a checkout would make of files |
+//!
 //! The author of a revision may be a stranger, whose pull request is looked at. A tree of some kilobytes can have a file
 //! under millions of names, and links that lead through all of them; so there are limits.
 
+mod checkout;
+mod paths;
+mod revision;
+
 use std::{
-    cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet},
-    env,
-    ffi::OsStr,
-    fs,
-    io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _},
-    os::unix::ffi::OsStrExt as _,
-    path::{Component, Path, PathBuf},
-    process::{Command, Stdio},
+    collections::BTreeSet,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    path::{Path, PathBuf},
+    process::Stdio,
 };
 
-use anyhow::{Context as _, anyhow, bail};
-use larder_objects::manifest::{LEAVES, Loader, Manifests, has_manifest_extension};
-use tempfile::{tempdir, tempfile};
+use anyhow::{Context as _, bail};
+use larder_objects::manifest::{Loader, Manifests};
 use zeroize::Zeroizing;
 
+use self::{
+    checkout::Checkout,
+    paths::{Found, ManifestBlob},
+    revision::{Entry, EntryKind, Revision},
+};
 use crate::{input, outcome::Failure};
 
-/// Variables with which a git hook points to its own repository, instead of that of the directory.
-const OF_HOOKS: [&str; 5] = [
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_PREFIX",
-    "GIT_COMMON_DIR",
-];
-/// Settings that let no configuration of a repository choose another one, or run a command.
-const SETTINGS: [&str; 4] = [
-    "safe.bareRepository=explicit",
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "maintenance.auto=false",
-];
-/// Most bytes of a listing: some hundred thousand files.
-const MAX_LISTING_BYTES: u64 = 64 << 20;
 /// Most manifests of a path, and most bytes in them: a revision may have one file under any number of names.
 const MAX_FILES: usize = 50_000;
 const MAX_BYTES: u64 = 256 << 20;
-/// Most links that are followed one after the other, as in Linux.
-const MAX_LINKS: usize = 40;
-/// Longest target of a link, as in Linux.
-const MAX_TARGET_BYTES: u64 = 4096;
-/// Most names that are looked up in a revision. A link may lead through a thousand directories.
-const MAX_LOOKUPS: u32 = 10_000;
-/// Why a further link is not read.
-const TOO_MANY_LINKS: &str = "it is a link, and others have led through too many directories";
-/// The attributes by which a checkout changes a file.
-const CHANGING: [&str; 3] = ["working-tree-encoding", "ident", "filter"];
 /// What `ident` replaces.
 const IDENT: &[u8] = b"$Id";
-/// Most bytes of git's messages that are shown.
-const MAX_MESSAGE_BYTES: usize = 1000;
-/// What to do where a revision is not in the clone.
-const SHALLOW: &str = "; this clone is shallow, so fetch the base first: `git fetch --depth=1 origin BASE` for a branch \
-                       or commit, `git fetch --deepen=1` for HEAD^1";
 /// Number of digits that are shown of an ID.
 const SHORT_ID: usize = 10;
-/// Why a submodule is not read.
-const SUBMODULE: &str = "it is a submodule: its files are in another repository";
 
 /// One side of a comparison.
 pub(super) struct GitSide {
@@ -164,350 +139,7 @@ fn read(
     })
 }
 
-/// What a tree has at a name.
-#[derive(Clone)]
-struct Entry {
-    kind: EntryKind,
-    id: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum EntryKind {
-    File,
-    Tree,
-    Link,
-    Submodule,
-}
-
-/// A file to read.
-struct ManifestBlob {
-    /// The path in messages.
-    shown: PathBuf,
-    /// Its path in the revision, without links.
-    place: PathBuf,
-    id: String,
-}
-
-/// What a checkout does to a file.
-enum Checkout {
-    /// `$Id$` is replaced in it.
-    Ident,
-    /// Its bytes are others, for this reason.
-    Changed(String),
-}
-
-/// What a revision has at a path.
-enum Found {
-    Nothing,
-    NotRead(&'static str),
-    /// With its path in the revision, which has no links.
-    Entry(Entry, PathBuf),
-}
-
-/// A revision of a repository.
-struct Revision {
-    /// The directory that has `.git` in it.
-    root: PathBuf,
-    /// Its ID, and that of its tree.
-    commit: String,
-    tree: String,
-    /// The lookups that are left.
-    lookups: Cell<u32>,
-    /// The trees that were looked into, by ID.
-    trees: RefCell<BTreeMap<String, Tree>>,
-}
-
-/// Entries by their paths.
-type Tree = BTreeMap<PathBuf, Entry>;
-
 impl Revision {
-    /// The revision `name` of the repository of `path`, and the path in it. Links below it are left as they are: a
-    /// revision has its own.
-    fn of(path: &Path, name: &str) -> anyhow::Result<(Self, PathBuf)> {
-        let mut clean = PathBuf::new();
-        for part in env::current_dir()?.join(path).components() {
-            if part == Component::ParentDir {
-                clean.pop();
-            } else {
-                clean.push(part);
-            }
-        }
-        let root = |path: &Path| {
-            let mut above = path.ancestors();
-            let root = above.find(|directory| is_repository(&directory.join(".git")));
-            root.map(Path::to_owned)
-        };
-        let (root, path) = if let Some(root) = root(&clean) {
-            (root, clean)
-        } else {
-            // A link from elsewhere.
-            let real = clean.canonicalize()?;
-            let root = root(&real).ok_or_else(|| no_working_tree(&real))?;
-            (root, real)
-        };
-        let below = path.strip_prefix(&root)?.to_owned();
-        let mut revision = Self {
-            root,
-            commit: String::new(),
-            tree: String::new(),
-            lookups: Cell::new(MAX_LOOKUPS),
-            trees: RefCell::default(),
-        };
-        revision.commit = revision.resolve(&format!("{name}^{{commit}}"))?;
-        revision.tree = revision.resolve(&format!("{}^{{tree}}", revision.commit))?;
-        Ok((revision, below))
-    }
-
-    fn git(&self) -> Command {
-        let mut git = Command::new("git");
-        for setting in SETTINGS {
-            git.args(["-c", setting]);
-        }
-        git.arg("-C").arg(&self.root);
-        for variable in OF_HOOKS {
-            git.env_remove(variable);
-        }
-        let above = self.root.parent().unwrap_or(Path::new("/"));
-        git.env("GIT_CEILING_DIRECTORIES", above)
-            .env("GIT_NO_REPLACE_OBJECTS", "1")
-            .env("GIT_NO_LAZY_FETCH", "1")
-            // For a git that does not know the last one: it may fetch, by no protocol.
-            .env("GIT_ALLOW_PROTOCOL", "none")
-            .env("GIT_OPTIONAL_LOCKS", "0")
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            // Unread messages would fill a pipe and block git.
-            .stderr(Stdio::null())
-            .stdout(Stdio::piped());
-        git
-    }
-
-    /// The ID of the object that `name` names.
-    fn resolve(&self, name: &str) -> anyhow::Result<String> {
-        let mut git = self.git();
-        git.args(["rev-parse", "--verify", "--end-of-options"]);
-        let output = git
-            .arg(name)
-            .stderr(Stdio::piped())
-            .output()
-            .context("cannot run git")?;
-        let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let is_id = id.len() >= 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if output.status.success() && is_id {
-            return Ok(id);
-        }
-        let mut message = message(&output.stderr);
-        let args = ["rev-parse", "--is-shallow-repository"];
-        let is_shallow = self.output(&args, MAX_TARGET_BYTES);
-        if is_shallow.is_ok_and(|(answer, _)| answer.starts_with(b"true")) {
-            message += SHALLOW;
-        }
-        Err(anyhow!(message))
-    }
-
-    /// The entry at `path`, with links on the way followed.
-    fn find(&self, path: &Path) -> anyhow::Result<Found> {
-        let mut rest: Vec<_> = path.iter().rev().map(OsStr::to_owned).collect();
-        // The directories that were gone through, and their path.
-        let (mut trees, mut place) = (vec![self.tree.clone()], PathBuf::new());
-        let mut links = 0;
-        while let Some(name) = rest.pop() {
-            if name == "." {
-                continue;
-            }
-            if name == ".." {
-                trees.pop();
-                if !place.pop() {
-                    return Ok(Found::NotRead(LEAVES));
-                }
-                continue;
-            }
-            let Some(left) = self.lookups.get().checked_sub(1) else {
-                return Ok(Found::NotRead(TOO_MANY_LINKS));
-            };
-            self.lookups.set(left);
-            let tree = trees.last().context("the root is in it")?;
-            let mut known = self.trees.borrow_mut();
-            if !known.contains_key(tree) {
-                known.insert(tree.clone(), self.list(tree, false)?);
-            }
-            let Some(entry) = known[tree].get(Path::new(&name)).cloned() else {
-                return Ok(Found::Nothing);
-            };
-            match entry.kind {
-                EntryKind::Tree => {
-                    trees.push(entry.id);
-                    place.push(name);
-                }
-                EntryKind::Submodule => return Ok(Found::NotRead(SUBMODULE)),
-                EntryKind::File if rest.is_empty() => {
-                    return Ok(Found::Entry(entry, place.join(name)));
-                }
-                EntryKind::File => return Ok(Found::Nothing),
-                EntryKind::Link => {
-                    links += 1;
-                    let target = self.target(&entry.id)?;
-                    if links > MAX_LINKS || target.is_absolute() {
-                        return Ok(Found::NotRead(LEAVES));
-                    }
-                    rest.extend(target.iter().rev().map(OsStr::to_owned));
-                }
-            }
-        }
-        let (kind, id) = (EntryKind::Tree, trees.pop().context("the root is in it")?);
-        Ok(Found::Entry(Entry { kind, id }, place))
-    }
-
-    /// At most so many bytes of what git prints with these arguments, and whether it has printed all and succeeded.
-    fn output(&self, args: &[&str], most: u64) -> anyhow::Result<(Vec<u8>, bool)> {
-        let mut child = self.git().args(args).spawn().context("cannot run git")?;
-        let mut output = Vec::new();
-        let stdout = child.stdout.take().context("no output of git")?;
-        stdout.take(most).read_to_end(&mut output)?;
-        if output.len() as u64 == most {
-            let _ = child.kill();
-        }
-        let is_success = child.wait()?.success();
-        Ok((output, is_success))
-    }
-
-    /// Where the link `id` leads.
-    fn target(&self, id: &str) -> anyhow::Result<PathBuf> {
-        let (target, _) = self.output(&["cat-file", "blob", id], MAX_TARGET_BYTES)?;
-        Ok(PathBuf::from(OsStr::from_bytes(&target)))
-    }
-
-    /// The entries of the tree `id` by their paths, those of its subtrees if `recursive`.
-    fn list(&self, id: &str, recursive: bool) -> anyhow::Result<Tree> {
-        let mut args = vec!["ls-tree", "-z", "--full-tree", id];
-        args.splice(3..3, recursive.then_some("-r"));
-        let (listing, is_whole) = self.output(&args, MAX_LISTING_BYTES)?;
-        if !is_whole {
-            bail!("cannot list the files");
-        }
-        // `MODE TYPE ID\tPATH\0`.
-        let entries = listing.split(|byte| *byte == 0).filter_map(|entry| {
-            let tab = entry.iter().position(|byte| *byte == b'\t')?;
-            let mut head = str::from_utf8(&entry[..tab]).ok()?.split(' ');
-            let kind = match (head.next()?, head.next()?) {
-                ("120000", _) => EntryKind::Link,
-                (_, "tree") => EntryKind::Tree,
-                (_, "commit") => EntryKind::Submodule,
-                _ => EntryKind::File,
-            };
-            let id = head.next()?.to_owned();
-            let path = PathBuf::from(OsStr::from_bytes(&entry[tab + 1..]));
-            Some((path, Entry { kind, id }))
-        });
-        Ok(entries.collect())
-    }
-
-    /// The manifests of a directory, shown as `path`, sorted by name. `place` is its path in the revision, without links,
-    /// and `id` its tree. `loader` learns of entries that are not read.
-    fn files(
-        &self,
-        loader: &mut Loader,
-        path: &Path,
-        place: &Path,
-        id: &str,
-        recursive: bool,
-    ) -> anyhow::Result<Vec<ManifestBlob>> {
-        if !recursive {
-            self.note_unsearched(loader, path, id)?;
-        }
-        let mut files = Vec::new();
-        let mut add = |shown, place, id| files.push(ManifestBlob { shown, place, id });
-        for (below, entry) in self.list(id, recursive)? {
-            let is_read = match entry.kind {
-                EntryKind::Submodule => recursive,
-                EntryKind::File | EntryKind::Link => has_manifest_extension(&below),
-                EntryKind::Tree => false,
-            };
-            if !is_read || loader.leaves_out(path, &below) {
-                continue;
-            }
-            let shown = path.join(&below);
-            match entry.kind {
-                EntryKind::Tree => {}
-                EntryKind::Submodule => loader.not_read(&shown, SUBMODULE),
-                EntryKind::File => add(shown, place.join(&below), entry.id),
-                EntryKind::Link => match self.find(&place.join(&below))? {
-                    Found::Entry(_, target) if !target.starts_with(place) => {
-                        loader.not_read(&shown, LEAVES);
-                    }
-                    Found::Entry(entry, target) if entry.kind == EntryKind::File => {
-                        add(shown, target, entry.id);
-                    }
-                    Found::NotRead(why) => loader.not_read(&shown, why),
-                    Found::Entry(..) => loader.not_read(&shown, "it is a link to a directory"),
-                    Found::Nothing => loader.not_read(&shown, "it is a link to nothing"),
-                },
-            }
-        }
-        Ok(files)
-    }
-
-    /// Notes whether subdirectories of the tree `id` have manifests.
-    fn note_unsearched(&self, loader: &mut Loader, path: &Path, id: &str) -> anyhow::Result<()> {
-        let all = self.list(id, true)?;
-        let is_below = |path: &PathBuf| path.components().nth(1).is_some();
-        if all
-            .keys()
-            .any(|path| is_below(path) && has_manifest_extension(path))
-        {
-            loader.not_searched(path);
-        }
-        Ok(())
-    }
-
-    /// What a checkout does to the files at `places`, where it does something.
-    ///
-    /// git reads the attributes of a revision from an index, here one in a directory that is removed afterwards. Older
-    /// versions than 2.40 know no other way.
-    fn checkouts(&self, files: &[ManifestBlob]) -> anyhow::Result<BTreeMap<PathBuf, Checkout>> {
-        let directory = tempdir().context("cannot create a directory for an index")?;
-        let index = directory.path().join("index");
-        let mut git = self.git();
-        git.env("GIT_INDEX_FILE", &index).arg("read-tree");
-        let is_read = git.arg(&self.tree).status().context("cannot run git")?;
-        if !is_read.success() {
-            bail!("cannot read the attributes of its files");
-        }
-        let mut names = tempfile().context("cannot list the files")?;
-        for file in files {
-            names.write_all(file.place.as_os_str().as_bytes())?;
-            names.write_all(b"\0")?;
-        }
-        names.rewind()?;
-        let mut git = self.git();
-        git.env("GIT_INDEX_FILE", &index);
-        git.args(["check-attr", "--cached", "-z", "--stdin"])
-            .args(CHANGING);
-        let output = git.stdin(names).output().context("cannot run git")?;
-        if !output.status.success() {
-            bail!("cannot read the attributes of its files");
-        }
-        let mut fields = output.stdout.split(|byte| *byte == 0);
-        let mut all = BTreeMap::new();
-        // `PATH\0ATTRIBUTE\0VALUE\0`.
-        while let (Some(path), Some(name), Some(value)) =
-            (fields.next(), fields.next(), fields.next())
-        {
-            let (name, value) = (
-                String::from_utf8_lossy(name),
-                String::from_utf8_lossy(value),
-            );
-            if let Some(checkout) = checkout(&name, &value) {
-                let path = PathBuf::from(OsStr::from_bytes(path));
-                match all.get(&path) {
-                    Some(Checkout::Changed(_)) => {}
-                    _ => drop(all.insert(path, checkout)),
-                }
-            }
-        }
-        Ok(all)
-    }
-
     /// Reads the objects of `files`.
     fn read(&self, loader: &mut Loader, files: &[ManifestBlob]) -> anyhow::Result<()> {
         if files.len() > MAX_FILES {
@@ -559,49 +191,4 @@ impl Revision {
         let _ = child.wait();
         Ok(())
     }
-}
-
-/// What git says, remedies included, on one line.
-fn message(stderr: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&stderr[..stderr.len().min(MAX_MESSAGE_BYTES)]);
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    match lines.collect::<Vec<_>>().join(" ") {
-        empty if empty.is_empty() => "git failed".to_owned(),
-        message => message,
-    }
-}
-
-/// What an attribute does at a checkout.
-fn checkout(name: &str, value: &str) -> Option<Checkout> {
-    match (name, value) {
-        (_, "unspecified" | "unset" | "") => None,
-        ("ident", _) => Some(Checkout::Ident),
-        // git's own encoding.
-        ("working-tree-encoding", "set") => None,
-        ("working-tree-encoding", encoding) if encoding.eq_ignore_ascii_case("UTF-8") => None,
-        (name, value) => {
-            let why = format!("its attribute {name}={value} changes it at a checkout");
-            Some(Checkout::Changed(why))
-        }
-    }
-}
-
-/// Why there is no working tree above `path`.
-fn no_working_tree(path: &Path) -> anyhow::Error {
-    let is_bare = |directory: &&Path| {
-        let holds = |name: &str| directory.join(name).is_dir();
-        directory.join("HEAD").is_file() && holds("objects") && holds("refs")
-    };
-    match path.ancestors().find(is_bare) {
-        Some(bare) => anyhow!(
-            "{} is a bare repository, without files to compare: make a working tree of it with `git worktree add`",
-            bare.display()
-        ),
-        None => anyhow!("not in a git repository"),
-    }
-}
-
-/// Whether `path`, which is called `.git`, is a repository or leads to one. An empty directory is not.
-fn is_repository(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.is_file()) || path.join("HEAD").is_file()
 }
