@@ -12,6 +12,9 @@ use crate::outcome::Failure;
 
 /// The annotation in which `kubectl apply` keeps the manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// The field of a workload that the API server lets nobody change, and the kinds that have it.
+const SELECTOR: &str = "/spec/selector";
+const SELECTING: [&str; 4] = ["DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"];
 /// Prefix of the volume with a token that the API server adds to each pod.
 const ADDED_VOLUME: &str = "kube-api-access-";
 
@@ -40,6 +43,12 @@ pub(super) fn apply(document: &mut Document, live: &LiveObject) -> Result<(), Bo
     let object = live.object.clone().into_value();
     let applied = applied(object, &live.last_applied, written, lists);
     let applied = applied.map_err(|error| Box::new(document.error(error.to_string())))?;
+    let selector = live.object.pointer(SELECTOR);
+    let is_fixed = selector.is_some() && SELECTING.contains(&written.text("/kind"));
+    if is_fixed && applied.pointer(SELECTOR) != selector {
+        let why = "spec.selector: field is immutable".to_owned();
+        return Err(Box::new(document.error(why)));
+    }
     let applied = RawObject::new(applied);
     let mut loader = Loader::new(document.object.key().namespace)
         .by_workload()

@@ -695,6 +695,58 @@ fn what_others_added_to_a_workload_stays() {
 }
 
 #[test]
+fn manifest_that_cannot_be_applied_is_named_and_no_difference() {
+    let mount = json!([{"name": "v", "mountPath": "/v"}]);
+    let own = json!({"containers": [{"name": "web", "image": "i", "volumeMounts": mount}],
+        "volumes": [{"name": "v", "emptyDir": {}}]});
+    let manifest = deployment(&own);
+    let mut live = applied(manifest.clone(), &manifest);
+    let containers = &mut live["spec"]["template"]["spec"]["containers"];
+    let sidecar = json!({"name": "sidecar", "image": "s", "volumeMounts": mount});
+    containers.as_array_mut().unwrap().push(sidecar);
+    // The container of another manager stays, without its volume.
+    let invalid = deployment(&json!({"containers": [{"name": "web", "image": "i"}]}));
+    let mut other_selector = manifest.clone();
+    for labels in [
+        "/spec/selector/matchLabels",
+        "/spec/template/metadata/labels",
+    ] {
+        other_selector.pointer_mut(labels).unwrap()["c"] = "d".into();
+    }
+    for (next, why) in [
+        (invalid, "volumeMounts[0].name: Not found: \"v\""),
+        (other_selector, "spec.selector: field is immutable"),
+    ] {
+        let answer = live.clone();
+        let report = diff_with(&next, 2, move |_| (200, answer.clone()));
+        assert_eq!(report["pods"], json!([]), "{report:#}");
+        let not_read = &report["notRead"][0];
+        assert!(
+            not_read["reason"].as_str().unwrap().contains(why),
+            "{report:#}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_of_an_immutable_object_is_named() {
+    let mut all = pod(json!([]));
+    all["spec"]["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "a"}}]);
+    let mut live = map("a", "1");
+    live["immutable"] = true.into();
+    let cluster = Cluster::with(&[live.clone(), all.clone()]).await;
+    let mut next = live.clone();
+    next["data"]["k"] = "2".into();
+    let (report, ..) = cluster.run("diff", &[next, all.clone()], 1);
+    let container = &report["pods"][0]["containers"]["web"];
+    assert_eq!(
+        (&container["verdict"], &container["immutable"]),
+        (&json!("restart"), &json!(["configmap a"])),
+        "{report:#}"
+    );
+}
+
+#[test]
 fn custom_workload_is_read_and_its_lists_are_whole() {
     let rollout = |env: Value| {
         json!({"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "metadata": {"name": "web", "namespace": "default"},
