@@ -2,7 +2,7 @@
 //!
 //! An object without a manifest does not exist. Content that only a running cluster provides is one of:
 //! - an obvious placeholder: service account tokens, and, if assumed, the ConfigMap `kube-root-ca.crt`;
-//! - an error with this reason: pod certificates.
+//! - not known: pod certificates. A command that runs here cannot have them, which is an error.
 
 mod names;
 
@@ -98,7 +98,7 @@ pub(crate) struct Offline {
     /// Whether each service account of the documents has its token mounted, as far as it says so.
     accounts: HashMap<ObjectKey, Option<bool>>,
     claims: BTreeSet<ObjectKey>,
-    /// Namespaces and names of all Services of the documents.
+    /// Namespaces and names of all Services of the documents, and of those that only the other side has.
     listed_services: Arc<BTreeSet<(String, String)>>,
     /// Whether objects that the documents lack are taken as unknown, not as missing.
     pub(crate) takes_outside: bool,
@@ -431,23 +431,19 @@ impl Offline {
         is_immutable && !self.has_same_object(other, kind, key)
     }
 
-    /// Takes what something in the cluster writes as there, with unknown values.
-    pub(crate) fn assume_written(&mut self) {
-        for pod in &mut self.pods {
-            pod.inputs.assumptions.written_later = true;
-        }
-    }
-
-    /// As [`Self::assume_written`]; also says what objects are that the documents lack, or that have no data: a
-    /// controller may fill them.
+    /// Says what objects are that the documents lack, or that have no data: a controller may fill them.
     pub(crate) fn take_outside(&mut self, outside: Outside<'_>) {
-        self.assume_written();
         self.takes_outside = true;
         if let Outside::Perhaps { other } = outside {
             let made = other.made.iter();
             let gone = made.filter(|((kind, key), _)| !self.has_object(*kind, key));
             let gone = gone.map(|(key, made)| (key.clone(), made.maker.clone()));
             self.no_longer_made = gone.collect();
+            let services = other.listed_services.iter();
+            // Every cluster has this one.
+            let services = services.filter(|(_, name)| name != "kubernetes");
+            let listed = Arc::make_mut(&mut self.listed_services);
+            listed.extend(services.cloned());
         }
         let unseen = |kind, key: &ObjectKey| match outside {
             Outside::Assumed => Some(UnknownObject::unseen(Existence::Certain)),
@@ -464,6 +460,7 @@ impl Offline {
             take_missing(&mut inputs.config_maps, namespace, &unseen);
             take_missing(&mut inputs.secrets, namespace, &unseen);
             inputs.trust_bundles = bundles.clone();
+            inputs.assumptions.other_services = Some(Arc::clone(&self.listed_services));
             if let Outside::Perhaps { other } = outside {
                 let bundles = other.trust_bundles.iter();
                 let names = bundles.flat_map(|one| [one.name.clone(), one.signer_name.clone()]);
@@ -500,6 +497,7 @@ impl Offline {
             trust_bundles: TrustBundles::Synced(Arc::clone(&self.trust_bundles)),
             assumptions: Assumptions {
                 facts: true,
+                written_later: true,
                 other_services: Some(Arc::clone(&self.listed_services)),
                 ..Assumptions::default()
             },
@@ -566,6 +564,7 @@ impl Offline {
     /// Objects without values in the documents cannot be had.
     pub(crate) fn run_here(&mut self) {
         for OfflinePod { pod, inputs, .. } in &mut self.pods {
+            inputs.assumptions.written_later = false;
             let fields = &mut inputs.assumptions.fields;
             fields.retain(|field, _| !not_before_it_exists().iter().any(|(own, _)| own == field));
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");

@@ -18,7 +18,10 @@ use std::{fmt, net::IpAddr, sync::Arc};
 
 use larder_objects::{Kind, SecretBytes, manifest::Recipe};
 
-pub use self::{any_keys::AnyKeys, sameness::Sameness};
+pub use self::{
+    any_keys::{ANY_KEY, AnyKeys},
+    sameness::Sameness,
+};
 
 /// Most layers inside each other. References make them: `A` may be `$(B)`, which may be `$(C)`.
 pub(crate) const MAX_DEPTH: usize = 64;
@@ -144,7 +147,7 @@ impl UnknownSource {
     /// The value of a key, which `recipe` makes.
     pub(crate) fn key(id: &ObjectId, key: &str, recipe: &Recipe) -> Self {
         Self {
-            detail: format!(" key {key}").into(),
+            detail: format!(" key {}", key.replace(ANY_KEY, "*")).into(),
             recipes: (id.recipe.clone(), recipe.clone()),
             ..Self::object(id)
         }

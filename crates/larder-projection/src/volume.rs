@@ -92,12 +92,18 @@ pub struct Projection<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PayloadError {
     errors: Vec<SourceError>,
+    needs: BTreeSet<Question>,
 }
 
 impl PayloadError {
     /// The single errors, in the order of the sources; never none.
     pub fn errors(&self) -> &[SourceError] {
         &self.errors
+    }
+
+    /// What must be true besides for the volume to be filled, and is not known.
+    pub fn needs(&self) -> &BTreeSet<Question> {
+        &self.needs
     }
 
     /// Whether a required object or key that does not exist is among the causes.
@@ -203,12 +209,7 @@ pub fn project<'a>(
     if let Err(error) = collector.volume(volume) {
         collector.errors.push(error);
     }
-    let (projection, errors) = collector.finish();
-    if errors.is_empty() {
-        Ok(projection)
-    } else {
-        Err(PayloadError { errors })
-    }
+    collector.finish()
 }
 
 /// The user that owns tokens, trust anchors and certificates: the one that every container runs as, if they agree.
@@ -385,13 +386,22 @@ impl<'a> Collector<'a> {
         self.projection.payload.insert(path, file);
     }
 
-    fn finish(mut self) -> (Projection<'a>, Vec<SourceError>) {
-        if self.errors.is_empty() {
-            let payload = &self.projection.payload;
+    fn finish(self) -> Result<Projection<'a>, PayloadError> {
+        let Self {
+            projection,
+            mut errors,
+            ..
+        } = self;
+        if errors.is_empty() {
+            let payload = &projection.payload;
             let conflicts = payload.keys().filter_map(|path| path.parent_in(payload));
-            self.errors.extend(conflicts.map(SourceError::Conflict));
+            errors.extend(conflicts.map(SourceError::Conflict));
         }
-        (self.projection, self.errors)
+        if errors.is_empty() {
+            return Ok(projection);
+        }
+        let needs = projection.needs;
+        Err(PayloadError { errors, needs })
     }
 }
 

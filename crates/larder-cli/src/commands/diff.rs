@@ -128,11 +128,8 @@ fn worlds(from: Manifests, to: Manifests, cluster: Option<&ClusterGaps>) -> (Off
     let none = HashSet::new();
     let not_applied = cluster.map_or(&none, |gaps| &gaps.not_applied);
     let (mut from, mut to) = in_parallel(|| world(from, &none), || world(to, not_applied));
-    if cluster.is_some() {
-        // An object that neither the API server nor the manifests have is missing.
-        from.assume_written();
-        to.assume_written();
-    } else {
+    // An object that neither an API server nor the manifests have is missing.
+    if cluster.is_none() {
         from.take_outside(Outside::Perhaps { other: &to });
         to.take_outside(Outside::Perhaps { other: &from });
     }

@@ -15,7 +15,7 @@ use std::{
 
 use larder_projection::{
     AnyFiles, ContainerView, Environment, File, Mount, MountTable, Origin, Payload, Projection,
-    Question, Unknown, Value, VolumePath, fs_group,
+    Question, Unknown, Value, Variable, VolumePath, fs_group,
 };
 
 use super::{pod::RenderedPod, token::ShownMount};
@@ -70,6 +70,10 @@ pub(crate) struct PathTerm<'r> {
 pub(crate) struct MountedFile<'r> {
     pub(crate) file: Cow<'r, File<'r>>,
     pub(crate) origin: Option<Cow<'r, Origin<'r>>>,
+    /// The origin of the file that is there if this one is not.
+    pub(crate) fallback: Option<Cow<'r, Origin<'r>>>,
+    /// Whether its content must not be shown.
+    pub(crate) secret: bool,
     /// The pod's `fsGroup`, to which the file belongs and which may read it.
     pub(crate) group: Option<u32>,
     /// Its mount, if that has a `subPath`: a running container keeps the old file, unless larder replaces it.
@@ -102,18 +106,13 @@ impl<'r> PathTerm<'r> {
         });
         let mut shown = top.clone();
         shown.file.to_mut().data = Value::Unknown(Box::new(data?));
-        let secret = self.files().find(|file| file.is_secret());
-        shown.origin = secret.map_or(shown.origin, |secret| secret.origin.clone());
+        shown.fallback = self.below.as_ref().and_then(|below| below.origin.clone());
+        shown.secret = self.files().any(|file| file.secret);
         Some(shown)
     }
 }
 
 impl MountedFile<'_> {
-    /// Whether its content must not be shown.
-    pub(crate) fn is_secret(&self) -> bool {
-        self.origin.as_ref().is_none_or(|origin| origin.is_secret())
-    }
-
     /// Whether both are tokens of different accounts, or for different readers.
     pub(crate) fn is_other_token(&self, other: &Self) -> bool {
         match (self.origin.as_deref(), other.origin.as_deref()) {
@@ -179,7 +178,9 @@ impl<'r> ContainerContent<'r> {
         let view = projection.look_up(&in_volume.collect::<Vec<_>>().join("/"));
         let mounted = |file: Cow<'r, File<'r>>, origin: Option<Cow<'r, Origin<'r>>>| MountedFile {
             file,
+            secret: origin.as_ref().is_none_or(|origin| origin.is_secret()),
             origin,
+            fallback: None,
             group: fs_group(self.pod.pod),
             sub_mount: mount.sub_path.is_some().then_some(mount),
         };
@@ -252,29 +253,6 @@ impl<'r> ContainerContent<'r> {
         found.collect()
     }
 
-    /// The unknown files as one file for each path, to show them: `/tls/*`.
-    pub(crate) fn shown_any_files(&self) -> BTreeMap<String, MountedFile<'r>> {
-        let roots = self.any_files().into_iter();
-        let shown = roots.filter_map(|(root, all)| {
-            let last = all.last()?;
-            let mut file = last.file.clone();
-            let mount = self.by_path.get(root)?;
-            file.data = Value::Unknown(Box::new(self.projection(mount)?.opaque()?));
-            let secret = all
-                .iter()
-                .find(|all| all.origin.is_secret())
-                .unwrap_or(last);
-            let shown = MountedFile {
-                file: Cow::Owned(file),
-                origin: Some(Cow::Borrowed(&secret.origin)),
-                group: fs_group(self.pod.pod),
-                sub_mount: mount.sub_path.is_some().then_some(*mount),
-            };
-            Some((format!("{root}/*"), shown))
-        });
-        shown.collect()
-    }
-
     /// Mounts of a part of a filled volume that is not known: any part may be what the container sees.
     pub(crate) fn unknown_parts(&self) -> BTreeMap<&'r str, (&'r Mount<'r>, &'r Projection<'r>)> {
         let mounts = self.by_path.iter();
@@ -284,13 +262,20 @@ impl<'r> ContainerContent<'r> {
         found.collect()
     }
 
-    /// What is not known of it: `secret shop-tls`, `status.podIP`.
+    /// The variables that something other than a Service sets.
+    pub(crate) fn own_variables(&self) -> impl Iterator<Item = (&'r str, &'r Variable<'r>)> {
+        let variables = self.environment.iter();
+        variables.filter(|(_, one)| !matches!(one.origin, Origin::Service { .. }))
+    }
+
+    /// What is not known of it: `secret shop-tls`, `status.podIP`. Without what only Services set.
     pub(crate) fn unknown(&self) -> BTreeSet<String> {
-        let mut unknown: BTreeSet<_> = self
-            .environment
-            .unknown_sources()
-            .map(|source| source.what.to_string())
-            .collect();
+        let variables = self.own_variables();
+        let variables = variables.filter_map(|(_, one)| one.value.unknown());
+        let sources = variables.flat_map(Unknown::sources);
+        let mut unknown: BTreeSet<_> = sources.map(|source| source.what.to_string()).collect();
+        let any_keys = self.environment.any_keys().iter();
+        unknown.extend(any_keys.map(|all| all.object.to_string()));
         for mount in self.by_path.values() {
             let part = mount.unknown_sub_path.iter().flat_map(Unknown::sources);
             unknown.extend(part.map(|source| source.what.to_string()));
@@ -323,17 +308,17 @@ impl RenderedPod<'_> {
         Some(content)
     }
 
-    /// What the container at `index` needs to start.
+    /// What the container at `index` needs to start; of one that does not, with all that it needs besides.
     pub(crate) fn start(&self, index: usize) -> Start {
-        let (_, view) = &self.containers[index];
-        let mut start = Start::default();
-        match view {
-            Ok(view) => {
-                start.needs.extend(view.environment.needs().iter().cloned());
-                let values = view.mounts.iter().flat_map(|mount| &mount.needs);
-                start.values.extend(values.cloned());
-            }
-            Err(error) => start.error = Some(self.start_error(error)),
+        let (_, result) = &self.containers[index];
+        let mut start = Start {
+            error: result.as_ref().err().map(|error| self.start_error(error)),
+            ..Start::default()
+        };
+        if let Some(view) = self.view(index) {
+            start.needs.extend(view.environment.needs().iter().cloned());
+            let values = view.mounts.iter().flat_map(|mount| &mount.needs);
+            start.values.extend(values.cloned());
         }
         for (volume, filled) in self.volumes.values() {
             if !self.is_used(volume) {
@@ -342,6 +327,7 @@ impl RenderedPod<'_> {
             match filled {
                 Ok(projection) => start.needs.extend(projection.needs.iter().cloned()),
                 Err(error) => {
+                    start.needs.extend(error.needs().iter().cloned());
                     let error = format!("volume {}: {}", volume.name, self.volume_error(error));
                     start.error.get_or_insert(error);
                 }

@@ -107,10 +107,15 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
-/// The sources of a variable called `name`: the one that sets it, and the one that counts if that is not there.
-pub(crate) fn sources(pod: &RenderedPod<'_>, variable: &Variable<'_>, name: &str) -> String {
-    let own = origin(pod, &variable.origin, name);
-    match &variable.fallback {
+/// The sources of a variable or file called `name`: its own, and the one that counts if that is not there.
+pub(crate) fn sources(
+    pod: &RenderedPod<'_>,
+    own: &Origin<'_>,
+    fallback: Option<&Origin<'_>>,
+    name: &str,
+) -> String {
+    let own = origin(pod, own, name);
+    match fallback {
         Some(fallback) => format!("{own}; else {}", origin(pod, fallback, name)),
         None => own,
     }
@@ -137,6 +142,7 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
             };
             format!("{kind} {object}{key}{version}")
         }
+        Origin::Missing { name: "", .. } => "of what is not known".to_owned(),
         Origin::Missing { kind, name, key } => {
             let key = in_key(*key);
             format!("{kind} {name}{key}, which is not known")

@@ -1,11 +1,14 @@
 //! All keys of an object whose keys are not known: a member of the ordered list in which later sources win.
+//!
+//! Invariant: what two lists give to names that no document has is compared at one name for each prefix, that with
+//! [`ANY_KEY`]. Which members may have a name depends on the longest prefix that it has, and on nothing else.
 
 use larder_objects::manifest::Recipe;
 
 use super::{ObjectId, Question, Unknown, UnknownSource};
 
-/// Longest lists of which every pair is compared.
-const MAX_PAIRS: usize = 256;
+/// Stands for every key that no document names: no key, variable or path has a NUL byte.
+pub const ANY_KEY: &str = "\0";
 
 /// All keys of an object, each with a prefix before it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +26,10 @@ impl AnyKeys<'_> {
             .strip_prefix(self.prefix)
             .filter(|key| !key.is_empty())?;
         let question = Question::HasKey(self.object.clone(), key.into());
-        let value = UnknownSource::key(&self.object, key, &Recipe::default());
+        let value = match key {
+            ANY_KEY => UnknownSource::object(&self.object),
+            key => UnknownSource::key(&self.object, key, &Recipe::default()),
+        };
         let value = Unknown::of(value);
         Some((question, value))
     }
@@ -36,42 +42,16 @@ impl AnyKeys<'_> {
         })
     }
 
-    /// Whether two lists give the same names the same values, whatever keys the objects have.
-    pub fn are_equivalent(one: &[Self], other: &[Self]) -> bool {
-        let (one, other) = (last_ones(one), last_ones(other));
-        if one == other {
-            return true;
-        }
-        if one.len() != other.len() || one.len() > MAX_PAIRS {
-            return false;
-        }
-        // Where the members of `one` are in `other`. Only those of which both may have a name must keep their order.
-        let places = one
-            .iter()
-            .map(|member| other.iter().position(|found| found == member));
-        let Some(places) = places.collect::<Option<Vec<_>>>() else {
-            return false;
-        };
-        let may_clash =
-            |a: &Self, b: &Self| a.prefix.starts_with(b.prefix) || b.prefix.starts_with(a.prefix);
-        one.iter().enumerate().all(|(index, member)| {
-            let later = one.iter().enumerate().skip(index + 1);
-            let mut clashing = later.filter(|(_, later)| may_clash(member, later));
-            clashing.all(|(later, _)| places[index] < places[later])
-        })
+    /// The name of a variable that stands for all with its prefix that no document names.
+    pub fn any_name(&self) -> String {
+        [self.prefix, ANY_KEY].concat()
     }
-}
-
-/// Each member where it is last: it counts only there.
-fn last_ones<'k, 'a>(all: &'k [AnyKeys<'a>]) -> Vec<&'k AnyKeys<'a>> {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut kept: Vec<_> = all.iter().rev().filter(|one| seen.insert(*one)).collect();
-    kept.reverse();
-    kept
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use larder_objects::Kind;
     use proptest::prelude::*;
 
@@ -91,47 +71,55 @@ mod tests {
         members.iter().map(|text| member(text)).collect()
     }
 
+    /// Whether two lists give each of `names` the same, for all answers.
+    fn agree(one: &[AnyKeys<'_>], other: &[AnyKeys<'_>], names: &[String]) -> bool {
+        names.iter().all(|name| {
+            let [one, other] = [one, other].map(|list| AnyKeys::look_up(list, name, None));
+            let both = [&one, &other].into_iter().flatten();
+            let asked: BTreeSet<_> = both.flat_map(Unknown::questions).cloned().collect();
+            (0..1_u32 << asked.len()).all(|bits| {
+                let is_true = |question: &Question| {
+                    let place = asked.iter().position(|one| one == question);
+                    place.is_some_and(|place| bits >> place & 1 == 1)
+                };
+                let settled = |value: &Option<Unknown>| value.as_ref()?.settled(&is_true);
+                settled(&one) == settled(&other)
+            })
+        })
+    }
+
+    #[track_caller]
+    fn check(one: &[&'static str], other: &[&'static str]) -> bool {
+        let (one, other) = (list(one), list(other));
+        let any: Vec<_> = one.iter().chain(&other).map(AnyKeys::any_name).collect();
+        let names = ["A", "B", "AA", "AB", "BA", "AAB"].map(str::to_owned);
+        let found = agree(&one, &other, &any);
+        assert_eq!(found, agree(&one, &other, &names), "{one:?} {other:?}");
+        found
+    }
+
     #[test]
     fn order_counts_where_names_may_clash() {
         for (one, other, expected) in [
             (&["x", "y"][..], &["y", "x"][..], false),
-            (&["A_x", "B_y"], &["B_y", "A_x"], true),
-            (&["A_x", "A_B_y"], &["A_B_y", "A_x"], false),
+            (&["Ax", "By"], &["By", "Ax"], true),
+            (&["Ax", "AAy"], &["AAy", "Ax"], false),
             (&["x", "y", "x"], &["y", "x"], true),
             (&["x"], &["x", "y"], false),
             (&[], &[], true),
         ] {
-            let found = AnyKeys::are_equivalent(&list(one), &list(other));
-            assert_eq!(found, expected, "{one:?} {other:?}");
+            assert_eq!(check(one, other), expected, "{one:?} {other:?}");
         }
     }
 
     proptest! {
-        /// Equivalent lists agree on each name, whichever keys the objects have.
+        /// Two lists agree on all names if they agree on the one for each prefix.
         #[test]
-        fn equivalent_lists_agree(
-            one in prop::collection::vec(prop::sample::select(vec!["x", "y", "Ax", "Ay", "Bx"]), 0..4),
-            other in prop::collection::vec(prop::sample::select(vec!["x", "y", "Ax", "Ay", "Bx"]), 0..4),
+        fn one_name_stands_for_each_prefix(
+            one in prop::collection::vec(prop::sample::select(vec!["x", "y", "Ax", "Ay", "Bx", "AAy"]), 0..4),
+            other in prop::collection::vec(prop::sample::select(vec!["x", "y", "Ax", "Ay", "Bx", "AAy"]), 0..4),
         ) {
-            let (one, other) = (list(&one), list(&other));
-            // The objects have the keys whose bit is set.
-            let names = ["A", "B", "AA", "AB", "BA"];
-            let keys = ["A", "B", "AA", "AB", "BA"];
-            let agree = (0..1_u32 << 10).all(|bits| {
-                let has = |question: &Question| match question {
-                    Question::HasKey(object, key) => {
-                        let place = keys.iter().position(|known| *known == &**key);
-                        let shift = if &*object.name == "x" { 0 } else { 5 };
-                        place.is_some_and(|place| bits >> (place + shift) & 1 == 1)
-                    }
-                    Question::Exists(_) | Question::Fact(_) => true,
-                };
-                names.iter().all(|name| {
-                    let value = |list: &[AnyKeys<'_>]| AnyKeys::look_up(list, name, None)?.settled(&has);
-                    value(&one) == value(&other)
-                })
-            });
-            prop_assert_eq!(AnyKeys::are_equivalent(&one, &other), agree);
+            check(&one, &other);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! A container of both sides: what it is not made of the same.
+//!
+//! Names and paths that no document has are compared at those that stand for them ([`ANY_KEY`]).
 
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
 };
 
-use larder_projection::{
-    AnyFiles, AnyKeys, Environment, ObjectId, Question, Sameness, Unknown, Variable,
-};
+use larder_projection::{ANY_KEY, ObjectId, Question, Sameness, Unknown, Variable};
 use serde::Serialize;
 
 use super::{
-    edits::{Edit, Edits, edits},
+    edits::{Edits, edits},
     outcome::{DiffPart, Effect, permissions, same_mount},
 };
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, ShownMount};
@@ -57,6 +57,9 @@ impl<'r> BothSides<'_, 'r> {
             .chain(self.to.environment.iter());
         let mut names: BTreeSet<_> = names.map(|(name, _)| Cow::Borrowed(name)).collect();
         names.extend(self.needed_names().map(Cow::Owned));
+        let any_keys = self.from.environment.any_keys().iter();
+        let any_keys = any_keys.chain(self.to.environment.any_keys());
+        names.extend(any_keys.map(|any| Cow::Owned(any.any_name())));
         let sides = names.into_iter().map(|name| {
             let (from, to) = (self.from.environment, self.to.environment);
             let (from, to) = (from.look_up(&name), to.look_up(&name));
@@ -97,6 +100,13 @@ impl<'r> BothSides<'_, 'r> {
         })
     }
 
+    /// The paths that stand for those that no document names.
+    fn any_paths(&self) -> impl Iterator<Item = String> {
+        let all = [self.from, self.to].into_iter();
+        let roots = all.flat_map(|side| side.any_files().into_keys());
+        roots.map(|root| format!("{root}/{ANY_KEY}"))
+    }
+
     /// Takes out the variables that only Services set: new pods get or lose them; no container restarts for them.
     pub(super) fn without_services(
         &self,
@@ -127,6 +137,7 @@ impl<'r> BothSides<'_, 'r> {
             .into_iter()
             .chain(self.to.paths())
             .chain(self.needed_paths())
+            .chain(self.any_paths())
             .collect();
         let sides = paths.into_iter().map(|path| {
             let sides = (self.from.look_up(&path), self.to.look_up(&path));
@@ -148,99 +159,23 @@ impl<'r> BothSides<'_, 'r> {
         edits(from, to, |from, to| same_mount(from, to) == Sameness::Equal)
     }
 
-    /// What may differ in names that only unknown objects have, and in parts of volumes that are not known.
-    pub(super) fn names_left_open<'p>(&self) -> Vec<LeftOpen<'p, 'r>> {
-        let mut open = Vec::new();
-        open.extend(self.open_variables());
-        open.extend(self.open_files());
+    /// The mounts of parts of volumes that are not known, where the volumes differ.
+    pub(super) fn unknown_parts<'p>(&self) -> Vec<DiffPart<'p, 'r>> {
         let (from, to) = (self.from.unknown_parts(), self.to.unknown_parts());
-        for (path, (mount, before)) in &from {
-            let Some((_, after)) = to.get(path) else {
-                continue;
-            };
-            let is_same = before.payload == after.payload
-                && before.any_keys() == after.any_keys()
-                && before.paths().eq(after.paths());
-            if !is_same {
-                let sources = mount.unknown_sub_path.iter().flat_map(Unknown::sources);
-                let sources = sources.map(|source| source.what.to_string());
-                open.push(LeftOpen::of(Effect::Restart, sources.collect()));
-            }
-        }
-        open
-    }
-
-    fn open_variables<'p>(&self) -> Option<LeftOpen<'p, 'r>> {
-        let (from, to) = (self.from.environment, self.to.environment);
-        if AnyKeys::are_equivalent(from.any_keys(), to.any_keys()) {
-            return None;
-        }
-        let all = from.any_keys().iter().chain(to.any_keys());
-        let objects = all.map(|keys| keys.object.to_string()).collect();
-        // `DB_*`, which no key can be, stands for all of them.
-        let shown = |environment: &'r Environment<'r>| {
-            let names = environment.opaque().into_keys();
-            let found = names.map(|name| (name.clone(), environment.look_up(&name)));
-            found
-                .filter_map(|(name, one)| Some((name, one?)))
-                .collect::<Vec<_>>()
-        };
-        let (from, to) = (shown(from).into_iter(), shown(to).into_iter());
-        Some(LeftOpen {
-            variables: edits(from, to, |from: &Cow<'_, Variable<'_>>, to| {
-                from.value == to.value
-            }),
-            ..LeftOpen::of(Effect::Restart, objects)
-        })
-    }
-
-    fn open_files<'p>(&self) -> Vec<LeftOpen<'p, 'r>> {
-        let (from, to) = (self.from.any_files(), self.to.any_files());
-        let (before, after) = (self.from.shown_any_files(), self.to.shown_any_files());
-        let paths: BTreeSet<_> = from.keys().chain(to.keys()).copied().collect();
-        let open = paths.into_iter().filter_map(|path| {
-            let side = |files: &BTreeMap<_, _>| files.get(path).copied().unwrap_or_default();
-            let (from, to) = (side(&from), side(&to));
-            let keys = |files: &[AnyFiles<'r>]| -> Vec<_> {
-                files.iter().map(|all| all.keys.clone()).collect()
-            };
-            let permissions =
-                |files: &[AnyFiles<'_>]| files.first().map(|all| (all.file.mode, all.file.owner));
-            let is_same = AnyKeys::are_equivalent(&keys(from), &keys(to));
-            if is_same && permissions(from) == permissions(to) {
-                return None;
-            }
-            let objects = from.iter().chain(to).map(|all| all.keys.object.to_string());
-            let effect = if is_same {
-                Effect::Restart
-            } else {
-                Effect::Live
-            };
-            let shown = format!("{path}/*");
-            let edit = Edit::of(before.get(&shown).cloned(), after.get(&shown).cloned());
-            Some(LeftOpen {
-                files: edit.into_iter().map(|edit| (shown.clone(), edit)).collect(),
-                ..LeftOpen::of(effect, objects.collect())
-            })
+        let both = from
+            .iter()
+            .filter_map(|(path, from)| Some((from, to.get(path)?)));
+        let differing = both.filter(|((_, before), (_, after))| {
+            before.payload != after.payload
+                || before.any_keys() != after.any_keys()
+                || !before.paths().eq(after.paths())
         });
-        open.collect()
-    }
-}
-
-/// Something that may differ in names that are left open, and how it is shown.
-pub(super) struct LeftOpen<'p, 'r> {
-    pub(super) part: DiffPart<'p, 'r>,
-    pub(super) files: Edits<String, MountedFile<'r>>,
-    pub(super) variables: Edits<String, Cow<'r, Variable<'r>>>,
-}
-
-impl LeftOpen<'_, '_> {
-    fn of(effect: Effect, sources: BTreeSet<String>) -> Self {
-        Self {
-            part: DiffPart::Unsure(effect, sources),
-            files: Edits::new(),
-            variables: Edits::new(),
-        }
+        let parts = differing.map(|((mount, _), _)| {
+            let sources = mount.unknown_sub_path.iter().flat_map(Unknown::sources);
+            let sources = sources.map(|source| source.what.to_string());
+            DiffPart::Unsure(Effect::Restart, sources.collect())
+        });
+        parts.collect()
     }
 }
 

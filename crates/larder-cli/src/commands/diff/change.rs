@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use larder_projection::{Origin, Unknown, Variable};
+use larder_projection::{Unknown, Variable};
 
 use super::{
     compare::PodDiff,
@@ -19,7 +19,7 @@ use crate::{
     output::{Paint, tree::Branch},
     rendered::{
         MountedFile, RenderedPod, ShownMount,
-        words::{self, origin, size, variable_value},
+        words::{self, size, variable_value},
     },
 };
 
@@ -55,13 +55,6 @@ impl<'r> PodSides<'r> {
         let (from, to) = pod.sides.sides();
         let (from, to) = (from.copied(), to.copied());
         Self { from, to }
-    }
-
-    fn origins(self, name: &str, from: Option<&Origin<'_>>, to: Option<&Origin<'_>>) -> String {
-        let words = |pod: Option<&RenderedPod<'_>>, found: Option<&Origin<'_>>| {
-            Some(origin(pod?, found?, name))
-        };
-        arrow(words(self.from, from), words(self.to, to))
     }
 }
 
@@ -125,21 +118,34 @@ impl<'d, 'r> Change<'d, 'r> {
         })
     }
 
-    /// What it is made of on both sides.
+    /// What it is made of on both sides, in one text.
     fn sources(&self, sides: PodSides<'_>) -> String {
+        let (from, to) = self.sources_of_sides(sides);
+        arrow(from, to)
+    }
+
+    /// What it is made of on each side.
+    pub(super) fn sources_of_sides(&self, sides: PodSides<'_>) -> (Option<String>, Option<String>) {
         match self {
             Self::Variable(name, edit) => {
-                let (from, to) = edit.sides();
                 let words = |pod: Option<&RenderedPod<'_>>, one: Option<&Cow<'_, Variable<'_>>>| {
-                    Some(words::sources(pod?, one?, name))
+                    let (pod, one) = (pod?, one?);
+                    let fallback = one.fallback.as_deref();
+                    Some(words::sources(pod, &one.origin, fallback, name))
                 };
-                arrow(words(sides.from, from), words(sides.to, to))
-            }
-            Self::Mount(..) => String::new(),
-            Self::File(path, edit) => {
                 let (from, to) = edit.sides();
-                let origin = |one: Option<&'d MountedFile<'r>>| one?.origin.as_deref();
-                sides.origins(&file_name(path), origin(from), origin(to))
+                (words(sides.from, from), words(sides.to, to))
+            }
+            Self::Mount(..) => (None, None),
+            Self::File(path, edit) => {
+                let name = file_name(path);
+                let words = |pod: Option<&RenderedPod<'_>>, one: Option<&MountedFile<'_>>| {
+                    let (pod, one) = (pod?, one?);
+                    let (own, fallback) = (one.origin.as_deref()?, one.fallback.as_deref());
+                    Some(words::sources(pod, own, fallback, &name))
+                };
+                let (from, to) = edit.sides();
+                (words(sides.from, from), words(sides.to, to))
             }
         }
     }
@@ -208,7 +214,7 @@ impl<'d, 'r> Change<'d, 'r> {
         } else {
             self.sources(sides)
         };
-        let is_hidden = |file: &MountedFile<'_>| file.is_secret() && !show_secrets;
+        let is_hidden = |file: &MountedFile<'_>| file.secret && !show_secrets;
         let modes = arrow(from.map(permissions), to.map(permissions));
         let line = signed(edit, shown).plain(modes);
         if both().any(|one| one.file.data.unknown().is_some()) {

@@ -6,7 +6,9 @@ use std::{
     fmt,
 };
 
-use larder_projection::{ContainerView, ObjectId, Origin, Question, Sameness, Unknown, Variable};
+use larder_projection::{
+    ANY_KEY, ContainerView, ObjectId, Origin, Question, Sameness, Unknown, Variable,
+};
 
 use super::{
     both_sides::{BothSides, ServiceVariables},
@@ -163,25 +165,17 @@ impl<'p, 'r> Differences<'p, 'r> {
             let terms = [sides.from, sides.to].map(|side| VariableTerm::of(side, &name));
             let part = found.add(DiffPart::Variable(Box::new(terms)));
             let edit = Edit::of(from, to);
+            let name = Cow::Owned(name.replace(ANY_KEY, "*"));
             found.variables.extend(edit.map(|edit| (part, name, edit)));
         }
         for (path, sides) in files {
             let part = DiffPart::File(&sides.0, &sides.1, effects.of(path, sides));
             let part = found.add(part);
             let edit = Edit::of(sides.0.shown(), sides.1.shown());
-            let edit = edit.map(|edit| (part, path.clone(), edit));
+            let edit = edit.map(|edit| (part, path.replace(ANY_KEY, "*"), edit));
             found.files.extend(edit);
         }
-        for open in sides.names_left_open() {
-            let part = found.add(open.part);
-            let files = open.files.into_iter();
-            found
-                .files
-                .extend(files.map(|(path, edit)| (part, path, edit)));
-            let variables = open.variables.into_iter();
-            let variables = variables.map(|(name, edit)| (part, Cow::Owned(name), edit));
-            found.variables.extend(variables);
-        }
+        found.parts.extend(sides.unknown_parts());
         found.parts.extend(effects.mounts.values().map(mount_part));
         found.mounts = effects.mounts.clone();
         found
@@ -309,8 +303,8 @@ impl<'r> ContainerDiff<'r> {
 
     /// All that the container sees is new.
     fn show_all(&mut self, after: &ContainerContent<'r>) {
-        let environment = after.environment.iter();
-        self.variables = environment
+        self.variables = after
+            .own_variables()
             .map(|(name, one)| (Cow::Borrowed(name), Edit::Added(Cow::Borrowed(one))))
             .collect();
         let paths = after.paths().into_iter();
@@ -332,7 +326,8 @@ impl<'r> ContainerDiff<'r> {
         self.files = files.map(|(_, path, edit)| (path, edit)).collect();
         self.mounts = found.mounts;
         let files = self.files.values().flat_map(Edit::values);
-        let origins = files.filter_map(|file| file.origin.as_deref());
+        let origins = files.flat_map(|file| [&file.origin, &file.fallback]);
+        let origins = origins.filter_map(|origin| origin.as_deref());
         let variables = self.variables.values().flat_map(Edit::values);
         let origins = origins.chain(variables.map(|variable| &variable.origin));
         self.immutable = origins.filter_map(pinned).collect();

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     both_sides::ServiceVariables,
+    change::{Change, PodSides},
     compare::{Comparison, PodDiff},
     container::{ContainerDiff, Verdict},
     edits::{Edit, Edits},
@@ -73,8 +74,11 @@ impl<'c> Report<'c> {
 
 fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
     let containers = diff.containers.iter();
-    let containers =
-        containers.map(|one| (one.container.name.to_owned(), container(one, show_secrets)));
+    let sides = PodSides::of(diff);
+    let containers = containers.map(|one| {
+        let name = one.container.name.to_owned();
+        (name, container(one, sides, show_secrets))
+    });
     let mut pod = json!({
         "namespace": diff.key.namespace,
         "name": diff.key.name,
@@ -98,22 +102,31 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
     pod
 }
 
-fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
+fn container(diff: &ContainerDiff<'_>, sides: PodSides<'_>, show_secrets: bool) -> Value {
     let is_shown = |is_secret: bool| !is_secret || show_secrets;
     let both = |from: Value, to: Value| json!({"from": from, "to": to});
     let variable =
         |one: &Cow<'_, Variable<'_>>| Value::from(is_shown(one.secret).then(|| text(&one.value)));
     let file = |one: &MountedFile<'_>| {
-        let data = is_shown(one.is_secret()).then(|| BASE64.encode(&*one.file.data));
+        let data = is_shown(one.secret).then(|| BASE64.encode(&*one.file.data));
         json::file(one.file.mode, one.file.owner, one.group, data.into())
     };
-    let changed_file = |from: &MountedFile<'_>, to: &MountedFile<'_>| {
-        let (mut from, mut to) = (file(from), file(to));
-        let mut change = both(from["data"].take(), to["data"].take());
+    // If it is perhaps there, another value counts without it.
+    let name_sources = |json: &mut Value, change: &Change<'_, '_>| {
+        let (from, to) = change.sources_of_sides(sides);
+        json["source"] = both(from.into(), to.into());
+    };
+    let changed_file = |path: &str, edit: &_, from: &MountedFile<'_>, to: &MountedFile<'_>| {
+        let (mut before, mut after) = (file(from), file(to));
+        let mut change = both(before["data"].take(), after["data"].take());
         for field in ["mode", "owner", "group"] {
-            if from.get(field) != to.get(field) {
-                change[field] = both(from[field].take(), to[field].take());
+            if before.get(field) != after.get(field) {
+                change[field] = both(before[field].take(), after[field].take());
             }
+        }
+        let hides_source = (from.has_secret_place() || to.has_secret_place()) && !show_secrets;
+        if !hides_source && (from.fallback.is_some() || to.fallback.is_some()) {
+            name_sources(&mut change, &Change::File(path, edit));
         }
         change
     };
@@ -127,7 +140,7 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         Verdict::Starts => ("starts", None),
         Verdict::Fails(error) => ("fails", Some(error)),
     };
-    let changed_variable = |from: &Cow<'_, Variable<'_>>, to: &Cow<'_, Variable<'_>>| {
+    let changed_variable = |name: &str, edit: &_, from: &Cow<'_, _>, to: &Cow<'_, _>| {
         let mut change = both(variable(from), variable(to));
         // Of two that are not known, the sources are what differs.
         let sources = |one: &Variable<'_>| {
@@ -136,6 +149,9 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         };
         if from.value.unknown().is_some() || to.value.unknown().is_some() {
             change["unknown"] = both(sources(from), sources(to));
+        }
+        if from.fallback.is_some() || to.fallback.is_some() {
+            name_sources(&mut change, &Change::Variable(name, edit));
         }
         change
     };
@@ -168,7 +184,7 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
     }
     if !diff.mounts.is_empty() {
         let mount = |one: &ShownMount<'_>| Value::from(shown_mount(*one));
-        let changed_mount = |from: &_, to: &_| both(mount(from), mount(to));
+        let changed_mount = |_: &str, _: &_, from: &_, to: &_| both(mount(from), mount(to));
         container["mounts"] = changes(&diff.mounts, mount, changed_mount);
     }
     container
@@ -178,7 +194,7 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
 fn changes<K: ToString, T>(
     edits: &Edits<K, T>,
     one: impl Fn(&T) -> Value,
-    both: impl Fn(&T, &T) -> Value,
+    both: impl Fn(&str, &Edit<T>, &T, &T) -> Value,
 ) -> Value {
     let (mut added, mut removed, mut changed) = (Map::new(), Vec::new(), Map::new());
     for (key, edit) in edits {
@@ -189,7 +205,8 @@ fn changes<K: ToString, T>(
             }
             Edit::Removed(_) => removed.push(key),
             Edit::Changed(from, to) => {
-                changed.insert(key, both(from, to));
+                let change = both(&key, edit, from, to);
+                changed.insert(key, change);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! 1. The verdicts of [`Outcomes`] are those of all answers that are possible: an object that has a key is there.
 //! 2. What either side needs to start counts as there: the first side runs, and what only the second side needs is named
 //!    beside the verdict. But such a condition is a difference by itself, so without another one the verdict is not `same`.
-//! 3. Beyond [`MAX_QUESTIONS`] questions, nothing is certain.
+//! 3. Beyond [`MAX_QUESTIONS`] questions, only what depends on none of them is certain.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -275,8 +275,9 @@ pub(super) fn outcomes(from: Option<&Start>, to: &Start, parts: &[DiffPart<'_, '
             }
         }
     } else {
-        let unsure = vec![(Sameness::Unsure, Effect::Restart); parts.len()];
-        outcomes.note(&starts, &unsure);
+        let unsure = (Sameness::Unsure, Effect::Restart);
+        let settled = settled.into_iter().map(|known| known.unwrap_or(unsure));
+        outcomes.note(&starts, &settled.collect::<Vec<_>>());
     }
     if let Some(from) = starts.from
         && from.error.is_some()

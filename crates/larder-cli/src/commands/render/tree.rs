@@ -22,7 +22,7 @@ use crate::{
     rendered::{
         RenderedPod, files_below, mount_table, path_in_volume,
         words::{
-            heading, is_cut, mount_source, origin, permissions, size, sources, text_lines,
+            heading, is_cut, mount_source, permissions, size, sources, text_lines,
             unknown as unknown_words, variable_value, volume_type,
         },
     },
@@ -182,7 +182,8 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
         };
         let line = Branch::new().plain(name);
         let line = line.cell(paint, variable_value(variable, is_hidden));
-        let line = line.dim(sources(pod, variable, name));
+        let fallback = variable.fallback.as_deref();
+        let line = line.dim(sources(pod, &variable.origin, fallback, name));
         branch.push(if is_cut(&variable.value) {
             shown.with_content(line, &variable.value, variable.secret)
         } else {
@@ -256,13 +257,22 @@ fn content(
             });
             let owner = file.owner.filter(|_| projection.names_owner);
             let branch = branch.plain(permissions(file.mode, owner, group));
-            let branch = match file.data.unknown() {
-                Some(unknown) => branch.yellow(unknown_words(unknown, false)),
+            let view = projection.look_up(path.as_str());
+            let branch = match view.term() {
+                Some(unknown) => branch.yellow(unknown_words(&unknown, false)),
                 None => branch.plain(size(file.data.len())),
             };
-            let from = source.filter(|_| !hides_path);
-            let from = from.map(|source| origin(pod, source, path.as_str()));
+            // Another file is perhaps in place of this one.
+            let (own, fallback) = match view.layers.last() {
+                Some(layer) => (Some(&layer.origin), source),
+                None => (source, None),
+            };
+            let from = own.filter(|_| !hides_path);
+            let from = from.map(|own| sources(pod, own, fallback, path.as_str()));
             let branch = branch.dim(from.unwrap_or_default());
+            if !view.layers.is_empty() {
+                return branch;
+            }
             let is_secret = source.is_none_or(Origin::is_secret);
             shown.with_content(branch, &file.data, is_secret)
         })

@@ -144,13 +144,17 @@ fn subdirectories_that_are_not_searched_are_said_in_the_headline() {
         1,
         "{report:#}"
     );
-    // Subdirectories without manifests are none.
-    let desk = directories(&[("k8s/a.yaml", &map("app", "a")), ("k8s/doc/a.md", "")]);
-    let run = desk.run("diff --from-file before.yaml --to-file k8s -o markdown");
-    assert!(
-        run.stdout.starts_with("No container sees a difference.\n"),
-        "{run:?}"
-    );
+    // Subdirectories without manifests are none, and neither are those whose manifests are left out.
+    for (path, exclude) in [
+        ("k8s/doc/a.md", ""),
+        ("k8s/sub/b.yaml", "--exclude sub"),
+        ("k8s/sub/deep/b.yaml", "--exclude **/b.yaml"),
+    ] {
+        let desk = directories(&[("k8s/a.yaml", &map("app", "a")), (path, "")]);
+        let run = desk.run(&format!("{args} -o markdown {exclude}"));
+        let headline = "No container sees a difference.\n";
+        assert!(run.stdout.starts_with(headline), "{run:?}");
+    }
 }
 
 #[test]
@@ -165,6 +169,10 @@ fn subdirectories_of_a_revision_are_said_too() {
     let run = checkout.diff(".", &args);
     let headline = "No container sees a difference; not compared: subdirectories of k8s\n";
     assert!(run.stdout.starts_with(headline), "{run:?}");
+    let excluding = [&args[..], &["--exclude", "sub"]].concat();
+    let without = checkout.diff(".", &excluding);
+    let headline = "No container sees a difference.\n";
+    assert!(without.stdout.starts_with(headline), "{without:?}");
     // The revisions are named, with their commits.
     let sides = run.stdout.lines().nth(2).unwrap();
     assert!(
@@ -307,6 +315,15 @@ fn new_service_is_one_line_for_its_namespace_and_no_difference_of_a_container() 
         1,
         "{}",
         markdown.stdout
+    );
+    // Neither do those of a new pod show them.
+    let report = diff(&map("app", "a"), &to);
+    let container = &report["pods"][0]["containers"]["c"];
+    assert_eq!(container["verdict"], "starts", "{report:#}");
+    let added = container["env"]["added"].as_object().unwrap();
+    assert!(
+        added.keys().all(|name| !name.starts_with("DB_")),
+        "{report:#}"
     );
     // A container that refers to one differs.
     let refers =

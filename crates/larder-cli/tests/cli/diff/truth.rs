@@ -95,6 +95,12 @@ fn default_below_an_optional_key_differs_if_the_key_is_missing() {
     // What differs is named, too.
     let text = run(&side("info"), &side("debug"), "").stdout;
     assert!(text.contains("; else ConfigMap defaults"), "{text}");
+    let found = container(&side("info"), &side("debug"));
+    let source = "Secret outside, key LEVEL, which is not known; else ConfigMap defaults";
+    assert_eq!(
+        found["env"]["changed"]["LEVEL"]["source"],
+        json!({"from": source, "to": source})
+    );
     let literal = |level: &str| {
         pod(
             &format!("env: [{{name: LEVEL, value: {level}}}, {optional}]"),
@@ -119,6 +125,71 @@ fn default_below_an_optional_key_differs_if_the_key_is_missing() {
     // A key that must be there stands above any default.
     let required = |level: &str| literal(level).replace(", optional: true", "");
     check(&required("info"), &required("debug"), "same", &[]);
+}
+
+#[test]
+fn file_below_an_optional_one_is_named() {
+    let sources = "{configMap: {name: defaults}}, {secret: {name: outside, optional: true, items: [{key: k, path: level}]}}";
+    let side = |level: &str| {
+        pod(
+            "volumeMounts: [{name: v, mountPath: /v}]",
+            &format!("volumes: [{{name: v, projected: {{sources: [{sources}]}}}}]"),
+        ) + &map("defaults", &format!("{{level: {level}}}"))
+    };
+    let found = container(&side("info"), &side("debug"));
+    assert_eq!(
+        (&found["verdict"], &found["unknown"]),
+        (&json!("unknown"), &json!(["secret outside"]))
+    );
+    let source = "Secret outside, key k, which is not known; else ConfigMap defaults";
+    assert_eq!(
+        found["files"]["changed"]["/v/level"]["source"],
+        json!({"from": source, "to": source}),
+        "{found:#}"
+    );
+    let text = run(&side("info"), &side("debug"), "").stdout;
+    assert!(text.contains(source), "{text}");
+    let rendered =
+        Desk::with([("app.yaml", &side("info"))]).run("render -f app.yaml --assume-missing");
+    assert!(rendered.stdout.contains(source), "{rendered:?}");
+}
+
+#[test]
+fn container_that_would_not_start_names_all_that_it_needs() {
+    let secret =
+        |name: &str| format!("{{name: S, valueFrom: {{secretKeyRef: {{name: {name}, key: k}}}}}}");
+    let key = |key: &str| {
+        format!("{{name: X, valueFrom: {{configMapKeyRef: {{name: app, key: {key}}}}}}}")
+    };
+    let side = |env: &[String], volume: &str| {
+        let sources =
+            format!("[{{configMap: {{name: {volume}}}}}, {{secret: {{name: {volume}-s}}}}]");
+        pod(
+            &format!(
+                "env: [{}], volumeMounts: [{{name: v, mountPath: /v}}]",
+                env.join(", ")
+            ),
+            &format!("volumes: [{{name: v, projected: {{sources: {sources}}}}}]"),
+        ) + &map("app", "{a: x}")
+    };
+    let from = side(&[key("a"), secret("old")], "files") + &map("files", "{f: x}");
+    for (env, volume) in [
+        // A variable that cannot be set, and a volume that cannot be filled.
+        ([key("b"), secret("new")], "files"),
+        ([key("a"), secret("new")], "gone"),
+    ] {
+        let to = side(&env, volume) + &map("other", "{f: x}");
+        let to = to.replace("name: gone}", "name: files}");
+        let found = container(&from, &to);
+        assert_eq!(found["verdict"], "fails", "{found:#}");
+        let unless = found["unless"].as_array().unwrap();
+        assert!(unless.contains(&json!({"what": "secret new"})), "{found:#}");
+        assert_eq!(
+            unless.contains(&json!({"what": "secret gone-s"})),
+            volume == "gone",
+            "{found:#}"
+        );
+    }
 }
 
 #[test]
@@ -462,6 +533,66 @@ fn variable_of_a_service_that_is_not_listed_is_not_known() {
             .unwrap()
             .contains(&json!("DB_SERVICE_HOST"))
     );
+    // As of each object, what the documents of one side have is missing on the other.
+    let refers = with("$(DB_SERVICE_HOST)", "");
+    let with_service = refers.clone() + service;
+    check(&refers, &with_service, "restart", &[]);
+    check(&with_service, &refers, "restart", &[]);
+    let found = container(&refers, &with_service);
+    let change = json!({"from": "$(DB_SERVICE_HOST)", "to": "10.0.0.1"});
+    assert_eq!(found["env"]["changed"]["URL"], change);
+    // It gets an address, which is no reference.
+    let new = with_service.replace("clusterIP: 10.0.0.1, ", "");
+    check(&refers, &new, "restart", &["clusterIP of service db"]);
+    // Every cluster has this one.
+    let own = |text: &str| {
+        text.replace("DB_SERVICE", "KUBERNETES_SERVICE")
+            .replace("name: db", "name: kubernetes")
+    };
+    check(
+        &own(&refers),
+        &own(&with_service),
+        "unknown",
+        &["service kubernetes"],
+    );
+}
+
+#[test]
+fn certificate_of_a_pod_is_not_known() {
+    let side = |signer: &str| {
+        pod(
+            "volumeMounts: [{name: v, mountPath: /v}]",
+            &format!(
+                "volumes: [{{name: v, projected: {{sources: [{{podCertificate: {{signerName: {signer}, keyType: ED25519, credentialBundlePath: all.pem}}}}]}}}}]"
+            ),
+        )
+    };
+    let text = side("example.com/a");
+    check(&text, &text, "same", &[]);
+    check(
+        &text,
+        &side("example.com/b"),
+        "restart",
+        &[
+            "pod certificate of example.com/a",
+            "pod certificate of example.com/b",
+        ],
+    );
+    let desk = Desk::with([("app.yaml", &text)]);
+    let run = desk.run("render -f app.yaml -o json");
+    let report: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
+    let volume = &report["pods"][0]["volumes"]["v"];
+    assert_eq!(
+        (
+            &volume["files"]["all.pem"]["data"],
+            &volume["unknown"]["all.pem"]
+        ),
+        (&json!(""), &json!("pod certificate of example.com/a"))
+    );
+    // A command here cannot have it.
+    let run = desk.run("exec -f app.yaml -- true");
+    assert_ne!(run.code, 0, "{run:?}");
+    assert!(run.stderr.contains("issued by a cluster only"), "{run:?}");
 }
 
 #[test]
