@@ -22,7 +22,7 @@ pub(crate) use self::complete::answer as answer_shell;
 pub(crate) use self::sidecar::{run as run_sidecar, run_reload};
 pub use self::{
     diff::{diff_report, manifests_of_revision},
-    exec::exec_start,
+    exec::exec_starts,
     render::render_report,
 };
 

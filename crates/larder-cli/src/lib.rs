@@ -30,7 +30,7 @@ use clap::Parser;
 use larder_console::Console;
 
 #[doc(hidden)]
-pub use self::commands::{diff_report, exec_start, manifests_of_revision, render_report};
+pub use self::commands::{diff_report, exec_starts, manifests_of_revision, render_report};
 
 /// The executable `larder`.
 pub fn larder() -> ExitCode {

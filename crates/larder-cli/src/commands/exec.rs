@@ -16,7 +16,7 @@ use std::{process::ExitCode, sync::Arc};
 use larder_console::Format;
 use larder_exec::{Exec, ExecSettings, exit_code};
 
-pub use self::manifests::exec_start;
+pub use self::manifests::exec_starts;
 use self::origin::Origin;
 use crate::{
     args::ExecArgs,

@@ -4,23 +4,36 @@
 //! what is known to make it is the same.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     fmt,
+    rc::Rc,
 };
 
 use serde_json::Value;
 
 use super::{
     draw::{Draw, KEYS},
-    world::{CERTIFICATE_KEYS, Data, Listing, OBJECTS, ServiceListing, Side, World},
+    world::{CERTIFICATE_KEYS, Listing, OBJECTS, ServiceListing, Side, Versions, World},
 };
 
 /// An object whose values no document has, of something that makes it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Unseen {
     /// Place in [`OBJECTS`].
     object: usize,
-    made_of: String,
+    made_of: MadeOf,
+}
+
+/// What decides the keys of an object, or the value of a key; with a version of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum MadeOf {
+    Outside,
+    Empty,
+    Sealed(u8),
+    Encrypted(u8),
+    External(u8),
+    Certificate(u8),
 }
 
 /// Something of the running pod, its node or its cluster.
@@ -143,11 +156,14 @@ impl Slot {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Completion {
+/// Cheap to clone: most of it is shared.
+#[derive(Clone)]
+pub(super) struct Completion<'w> {
+    alphabet: &'w Alphabet,
     /// The keys of each object whose keys no document has; `None` if it does not exist.
-    keys: BTreeMap<Unseen, Option<BTreeSet<String>>>,
-    values: BTreeMap<Slot, String>,
+    keys: Rc<BTreeMap<Unseen, Option<BTreeSet<&'w str>>>>,
+    /// In the order of [`Alphabet::slots`].
+    values: Vec<Rc<str>>,
     missing: BTreeSet<Fact>,
     /// Whether no two slots have the same value, which nothing else has.
     pub(super) is_unique: bool,
@@ -158,10 +174,13 @@ pub(super) struct Alphabet {
     /// Names that keys of objects may have.
     names: Vec<String>,
     /// Texts that values may be.
-    texts: Vec<String>,
+    texts: Vec<Rc<str>>,
     /// Objects whose keys no document has, and whether they exist all the same.
     unseen: BTreeMap<Unseen, bool>,
-    slots: BTreeSet<Slot>,
+    /// Sorted.
+    slots: Vec<Slot>,
+    /// For each slot, a value that nothing else has.
+    unique: Vec<Rc<str>>,
     /// The keys that the pods name, by the name of their object.
     stated: BTreeSet<(String, String)>,
 }
@@ -178,6 +197,7 @@ impl Alphabet {
         let bare = names.iter().filter_map(|name| name.strip_prefix("P_"));
         let bare: Vec<_> = bare.map(str::to_owned).collect();
         names.extend(bare);
+        names.extend(KEYS.map(|key| format!("P_{key}")));
         // A file cannot be where a directory is.
         names.remove("d");
         names.retain(|name| {
@@ -193,78 +213,87 @@ impl Alphabet {
         texts.extend(names.iter().map(|name| format!("$({name})")));
         let mut all = Self {
             names: names.into_iter().collect(),
-            texts: texts.into_iter().collect(),
+            texts: texts.iter().map(|text| (**text).into()).collect(),
             unseen: BTreeMap::new(),
-            slots: FACTS.map(Slot::Fact).into(),
+            slots: Vec::new(),
+            unique: Vec::new(),
             stated: BTreeSet::new(),
         };
+        let mut slots: BTreeSet<_> = FACTS.map(Slot::Fact).into();
         for side in [&world.from, &world.to] {
             stated_keys(&side.pod, &mut all.stated);
-        }
-        for side in [&world.from, &world.to] {
             for (object, listing) in side.objects.iter().enumerate() {
-                all.add(object, listing);
+                slots.extend(all.add(object, listing));
             }
         }
+        let numbered = slots.iter().enumerate();
+        all.unique = numbered
+            .map(|(place, slot)| slot.unique(place).into())
+            .collect();
+        all.slots = slots.into_iter().collect();
         all
     }
 
-    fn add(&mut self, object: usize, listing: &Listing) {
-        match known_keys(listing) {
-            None => {
-                let Some(made_of) = made_of(listing) else {
-                    return;
-                };
+    /// Takes an object, and returns its slots.
+    fn add(&mut self, object: usize, listing: &Listing) -> Vec<Slot> {
+        let slot = |made_of, key: &str| Slot::Key(Unseen { object, made_of }, key.to_owned());
+        match keys_of(listing) {
+            Keys::Data => Vec::new(),
+            Keys::Exactly(keys) => keys
+                .into_iter()
+                .map(|(key, made_of)| slot(made_of, key))
+                .collect(),
+            Keys::Any(made_of) => {
                 let unseen = Unseen { object, made_of };
-                let names = self.names.iter().cloned();
-                self.slots
-                    .extend(names.map(|name| Slot::Key(unseen.clone(), name)));
                 self.unseen.insert(unseen, *listing != Listing::Outside);
-            }
-            Some(keys) => {
-                let keys = keys.into_iter();
-                self.slots.extend(
-                    keys.map(|(key, made_of)| {
-                        Slot::Key(Unseen { object, made_of }, key.to_owned())
-                    }),
-                );
+                self.names.iter().map(|key| slot(made_of, key)).collect()
             }
         }
     }
-}
 
-/// What decides the keys of an object; `None` if its document has its values.
-fn made_of(listing: &Listing) -> Option<String> {
-    match listing {
-        Listing::Data(_) | Listing::Immutable(_) => None,
-        Listing::Outside => Some("outside".to_owned()),
-        Listing::Empty => Some("empty".to_owned()),
-        Listing::External(version) => Some(format!("external {version}")),
-        Listing::Sealed(_) | Listing::Encrypted(_) | Listing::Certificate(_) => Some(String::new()),
+    fn place_of_key(&self, unseen: Unseen, key: &str) -> usize {
+        let found = self.slots.binary_search_by(|slot| match slot {
+            Slot::Key(own, name) => (*own, &**name).cmp(&(unseen, key)),
+            Slot::Fact(_) => Ordering::Greater,
+        });
+        found.expect("each key of an object has a slot")
+    }
+
+    fn place_of_fact(&self, fact: Fact) -> usize {
+        let found = self.slots.binary_search(&Slot::Fact(fact));
+        found.expect("each fact has a slot")
     }
 }
 
-/// The keys that a document has without their values, each with what decides its value; `None` if it has no keys, or values.
-fn known_keys(listing: &Listing) -> Option<Vec<(&'static str, String)>> {
+/// What the documents say of the keys of an object.
+enum Keys {
+    /// They have the values, too.
+    Data,
+    /// Exactly these, each with what decides its value.
+    Exactly(Vec<(&'static str, MadeOf)>),
+    /// Nothing; this decides them.
+    Any(MadeOf),
+}
+
+fn keys_of(listing: &Listing) -> Keys {
+    let versions = |versions: &Versions, made_of: fn(u8) -> MadeOf| {
+        let keys = versions.iter();
+        Keys::Exactly(
+            keys.map(|(key, version)| (*key, made_of(*version)))
+                .collect(),
+        )
+    };
     match listing {
-        Listing::Sealed(versions) => Some(
-            versions
-                .iter()
-                .map(|(key, version)| (*key, format!("sealed {version}")))
-                .collect(),
-        ),
-        Listing::Encrypted(versions) => Some(
-            versions
-                .iter()
-                .map(|(key, version)| (*key, format!("encrypted {version}")))
-                .collect(),
-        ),
-        Listing::Certificate(version) => Some(
-            CERTIFICATE_KEYS
-                .map(|key| (key, format!("certificate {version}")))
-                .into(),
-        ),
-        _ => None,
+        Listing::Data(_) | Listing::Immutable(_) => Keys::Data,
+        Listing::Outside => Keys::Any(MadeOf::Outside),
+        Listing::Empty => Keys::Any(MadeOf::Empty),
+        Listing::External(version) => Keys::Any(MadeOf::External(*version)),
+        Listing::Sealed(all) => versions(all, MadeOf::Sealed),
+        Listing::Encrypted(all) => versions(all, MadeOf::Encrypted),
+        Listing::Certificate(version) => {
+            let made_of = MadeOf::Certificate(*version);
+            Keys::Exactly(CERTIFICATE_KEYS.map(|key| (key, made_of)).into())
+        }
     }
 }
 
@@ -306,23 +335,23 @@ fn collect(value: &Value, names: &mut BTreeSet<String>, texts: &mut BTreeSet<Str
     }
 }
 
-impl Completion {
+impl<'w> Completion<'w> {
     /// The first ones are extreme: nothing exists, or everything does, with all keys.
-    pub(super) fn new(world: &World, alphabet: &Alphabet, number: u64) -> Self {
-        let mut draw = Draw::of(world.seed << 16 | number);
-        let constants = ["1", "2", "three", "A", "d", "10.0.0.1", "/"];
+    pub(super) fn new(seed: u64, alphabet: &'w Alphabet, number: u64) -> Self {
+        let mut draw = Draw::of(seed << 16 | number);
+        let constants = ["1", "2", "three", "A", "d", "10.0.0.1", "/", ""];
         let constant = (2..).zip(constants).find(|(place, _)| *place == number);
-        let constant = constant.map(|(_, text)| text);
-        let is_extreme = number < 11;
+        let constant: Option<Rc<str>> = constant.map(|(_, text)| text.into());
+        let is_extreme = number < 12;
         let keys = alphabet.unseen.iter().map(|(unseen, exists)| {
-            let all = alphabet.names.iter().cloned();
+            let all = alphabet.names.iter().map(|name| &**name);
             let (_, name) = OBJECTS[unseen.object];
             let of_object = alphabet.stated.iter().filter(|(object, _)| object == name);
-            let stated = of_object.map(|(_, key)| key.clone());
+            let stated = of_object.map(|(_, key)| &**key);
             let keys = match number {
                 0 => None,
-                9 => Some(BTreeSet::new()),
-                10 => Some(stated.collect()),
+                10 => Some(BTreeSet::new()),
+                11 => Some(stated.collect()),
                 _ if is_extreme => Some(all.collect()),
                 _ => match draw.number(6) {
                     0 => None,
@@ -334,7 +363,7 @@ impl Completion {
                 },
             };
             let keys = keys.or_else(|| exists.then(BTreeSet::new));
-            (unseen.clone(), keys)
+            (*unseen, keys)
         });
         let keys = keys.collect();
         let may_be_missing = FACTS.into_iter().filter(|fact| fact.may_be_missing());
@@ -342,85 +371,113 @@ impl Completion {
             .filter(|_| number == 0 || !is_extreme && draw.once_in(3))
             .collect();
         let is_unique =
-            number < 2 || (9..11).contains(&number) || constant.is_none() && draw.once_in(2);
-        let slots = alphabet.slots.iter().enumerate();
-        let values = slots.map(|(place, slot)| {
-            let text = match constant {
-                Some(text) => text.to_owned(),
-                None => alphabet.texts[draw.index(alphabet.texts.len())].clone(),
+            number < 2 || (10..12).contains(&number) || constant.is_none() && draw.once_in(2);
+        let slots = alphabet.slots.iter().zip(&alphabet.unique);
+        let values = slots.map(|(slot, unique)| {
+            let text = match &constant {
+                Some(text) => text,
+                None => &alphabet.texts[draw.index(alphabet.texts.len())],
             };
-            let is_chosen = !is_unique && slot.takes(&text);
-            let value = if is_chosen { text } else { slot.unique(place) };
-            (slot.clone(), value)
+            let is_chosen = !is_unique && slot.takes(text);
+            Rc::clone(if is_chosen { text } else { unique })
         });
         Self {
+            alphabet,
             values: values.collect(),
-            keys,
+            keys: Rc::new(keys),
             missing,
             is_unique,
         }
     }
 
-    /// The slots with their values.
-    pub(super) fn values(&self) -> impl Iterator<Item = (&Slot, &str)> {
-        self.values.iter().map(|(slot, value)| (slot, &**value))
+    /// The values, in the order of their slots.
+    pub(super) fn values(&self) -> &[Rc<str>] {
+        &self.values
     }
 
-    /// This completion, with another value; `None` if the slot cannot have it.
-    pub(super) fn with(&self, slot: &Slot, value: &str) -> Option<Self> {
+    /// This completion, with another value at this place; `None` if there can be no other.
+    pub(super) fn with(&self, place: usize, value: &str) -> Option<Self> {
+        let is_other = *self.values[place] != *value && self.alphabet.slots[place].takes(value);
+        is_other.then(|| {
+            let mut changed = self.clone();
+            changed.values[place] = value.into();
+            changed
+        })
+    }
+
+    /// The objects that exist, and whose keys no document has: kind, name, and whether they have the key.
+    pub(super) fn unseen<'c>(
+        &'c self,
+        key: &'c str,
+    ) -> impl Iterator<Item = (Unseen, (&'static str, &'static str), bool)> + 'c {
+        let existing = self.keys.iter();
+        let existing = existing.filter_map(|(unseen, keys)| Some((unseen, keys.as_ref()?)));
+        existing.map(move |(unseen, keys)| (*unseen, OBJECTS[unseen.object], keys.contains(key)))
+    }
+
+    /// This completion, in which the object has the key, or lacks it; `None` if no object can have it.
+    pub(super) fn with_key(&self, unseen: Unseen, key: &str, has_key: bool) -> Option<Self> {
+        let mut names = self.alphabet.names.iter();
+        let name = names.find(|name| *name == key)?;
         let mut changed = self.clone();
-        value.clone_into(changed.values.get_mut(slot)?);
-        (slot.takes(value) && changed != *self).then_some(changed)
+        let keys = Rc::make_mut(&mut changed.keys);
+        let keys = keys.get_mut(&unseen)?.as_mut()?;
+        if has_key {
+            keys.insert(name);
+        } else {
+            keys.remove(&**name);
+        }
+        Some(changed)
     }
 
-    /// What an object is on a side; `None` if it does not exist there.
-    pub(super) fn data(&self, object: usize, own: &Side, other: &Side) -> Option<Data> {
+    /// The keys and values of an object on a side; `None` if it does not exist there.
+    pub(super) fn data<'c>(
+        &'c self,
+        object: usize,
+        own: &'c Side,
+        other: &Side,
+    ) -> Option<Vec<(&'c str, &'c str)>> {
         let listing = &own.objects[object];
         // What the documents of one side have, or make, is not there before they do or after they did.
         if *listing == Listing::Outside && other.objects[object] != Listing::Outside {
             return None;
         }
-        if let Listing::Data(data) | Listing::Immutable(data) = listing {
-            return Some(data.clone());
-        }
-        let value = |made_of: &str, key: &str| {
-            let made_of = made_of.to_owned();
-            let slot = Slot::Key(Unseen { object, made_of }, key.to_owned());
-            (key.to_owned(), self.values[&slot].clone())
+        let value = |made_of, key: &str| {
+            let place = self.alphabet.place_of_key(Unseen { object, made_of }, key);
+            &*self.values[place]
         };
-        if let Some(keys) = known_keys(listing) {
-            return Some(
-                keys.iter()
-                    .map(|(key, made_of)| value(made_of, key))
-                    .collect(),
-            );
+        match keys_of(listing) {
+            Keys::Data => {
+                let data = listing.data().into_iter().flatten();
+                Some(data.map(|(key, value)| (&**key, &**value)).collect())
+            }
+            Keys::Exactly(keys) => {
+                let keys = keys.into_iter();
+                Some(
+                    keys.map(|(key, made_of)| (key, value(made_of, key)))
+                        .collect(),
+                )
+            }
+            Keys::Any(made_of) => {
+                let keys = self.keys[&Unseen { object, made_of }].as_ref()?;
+                Some(keys.iter().map(|key| (*key, value(made_of, key))).collect())
+            }
         }
-        let made_of = made_of(listing)?;
-        let keys = &self.keys[&Unseen {
-            object,
-            made_of: made_of.clone(),
-        }];
-        Some(
-            keys.as_ref()?
-                .iter()
-                .map(|key| value(&made_of, key))
-                .collect(),
-        )
     }
 
     /// The text of a fact; `None` if there is none.
     pub(super) fn fact(&self, fact: Fact) -> Option<&str> {
         let is_there = !self.missing.contains(&fact);
-        is_there.then(|| &*self.values[&Slot::Fact(fact)])
+        is_there.then(|| &*self.values[self.alphabet.place_of_fact(fact)])
     }
 
     /// The address of the Service `db` on a side.
-    pub(super) fn service(&self, own: &Side) -> Option<&str> {
+    pub(super) fn service(&self, own: &Side, other: &Side) -> Option<&str> {
         match own.service {
             ServiceListing::At(address) => Some(address),
             ServiceListing::New => self.fact(Fact::Address),
             ServiceListing::Headless => None,
-            // It may be there already, also if the other side has a document.
+            ServiceListing::Outside if other.service != ServiceListing::Outside => None,
             ServiceListing::Outside => self.fact(Fact::OtherService),
         }
     }
@@ -432,10 +489,10 @@ impl Completion {
 
     /// What it is without what no document has: render and exec take that as missing.
     pub(super) fn without_outside(mut self) -> Self {
-        for (unseen, keys) in &mut self.keys {
-            match &*unseen.made_of {
-                "outside" => *keys = None,
-                "empty" => *keys = Some(BTreeSet::new()),
+        for (unseen, keys) in Rc::make_mut(&mut self.keys) {
+            match unseen.made_of {
+                MadeOf::Outside => *keys = None,
+                MadeOf::Empty => *keys = Some(BTreeSet::new()),
                 _ => {}
             }
         }
@@ -445,7 +502,7 @@ impl Completion {
 
     /// What it is where all objects exist.
     pub(super) fn with_outside(mut self) -> Self {
-        for keys in self.keys.values_mut() {
+        for keys in Rc::make_mut(&mut self.keys).values_mut() {
             keys.get_or_insert_default();
         }
         self.missing.remove(&Fact::Bundle);
@@ -467,7 +524,8 @@ impl Completion {
             .keys
             .iter()
             .filter(|(unseen, _)| objects[unseen.object]);
-        let values = self.values.iter().filter(|(slot, _)| match slot {
+        let values = self.alphabet.slots.iter().zip(&self.values);
+        let values = values.filter(|(slot, _)| match slot {
             Slot::Key(unseen, _) => objects[unseen.object],
             Slot::Fact(fact) => is_fact_named(*fact),
         });
@@ -483,35 +541,33 @@ impl Completion {
 /// Some choices of a completion, in the same order for all of a world.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NamedChoices<'c> {
-    keys: Vec<Option<&'c BTreeSet<String>>>,
+    keys: Vec<Option<&'c BTreeSet<&'c str>>>,
     values: Vec<&'c str>,
     missing: Vec<Fact>,
 }
 
-impl fmt::Display for Completion {
+impl fmt::Display for Completion<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (Unseen { object, made_of }, keys) in &self.keys {
+        for (Unseen { object, made_of }, keys) in &*self.keys {
             let (_, name) = OBJECTS[*object];
-            write!(out, "{name} ({made_of}) ")?;
+            write!(out, "{name} ({made_of:?}) ")?;
             match keys {
                 None => write!(out, "is missing; ")?,
                 Some(keys) => write!(out, "has {keys:?}; ")?,
             }
         }
         write!(out, "missing {:?}; values ", self.missing)?;
-        for (slot, value) in &self.values {
+        for (slot, value) in self.alphabet.slots.iter().zip(&self.values) {
             match slot {
-                Slot::Key(Unseen { object, made_of }, key) => {
+                Slot::Key(unseen, key) => {
+                    let Unseen { object, made_of } = unseen;
                     let (_, name) = OBJECTS[*object];
-                    let keys = self
-                        .keys
-                        .iter()
-                        .find(|(unseen, _)| (unseen.object, &unseen.made_of) == (*object, made_of));
-                    let is_there = keys.is_none_or(|(_, keys)| {
-                        keys.as_ref().is_some_and(|keys| keys.contains(key))
+                    let is_there = self.keys.get(unseen).is_none_or(|keys| {
+                        let keys = keys.as_ref();
+                        keys.is_some_and(|keys| keys.contains(&**key))
                     });
                     if is_there {
-                        write!(out, "{name} ({made_of}) {key}={value:?} ")?;
+                        write!(out, "{name} ({made_of:?}) {key}={value:?} ")?;
                     }
                 }
                 Slot::Fact(fact) => write!(out, "{fact:?}={value:?} ")?,

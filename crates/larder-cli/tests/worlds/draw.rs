@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::world::{
     ACCOUNTS, AccountListing, CERTIFICATE_KEYS, Data, Listing, OBJECTS, ServiceListing, Side,
-    Versions, WorkloadKind,
+    UPDATES_SUB_PATHS, Versions, WorkloadKind,
 };
 
 pub(super) const KEYS: [&str; 3] = ["A", "B", "LEVEL"];
@@ -128,7 +128,11 @@ impl Draw {
         let tier = self.one_of(&["1", "2"]);
         let mut metadata = json!({"labels": {"app": "web", "tier": tier}});
         if self.once_in(3) {
-            metadata["annotations"] = json!({"note": self.one_of(&VALUES)});
+            metadata["annotations"]["note"] = self.one_of(&VALUES).into();
+        }
+        if self.once_in(2) {
+            let asks = self.one_of(&["true", "true", "false"]);
+            metadata["annotations"][UPDATES_SUB_PATHS] = asks.into();
         }
         metadata
     }
@@ -282,8 +286,9 @@ impl Draw {
     }
 
     fn projected_source(&mut self) -> Value {
-        match self.number(8) {
+        match self.number(9) {
             0 => self.downward(),
+            8 => self.certificate(),
             1 => {
                 let mut token = json!({"path": "token"});
                 if self.once_in(2) {
@@ -296,6 +301,19 @@ impl Draw {
             }}),
             _ => self.object_source(true),
         }
+    }
+
+    fn certificate(&mut self) -> Value {
+        let mut certificate = json!({
+            "signerName": self.one_of(&["example.com/a", "example.com/b"]), "keyType": "ED25519",
+        });
+        if self.once_in(2) {
+            certificate["credentialBundlePath"] = self.one_of(&["A", "bundle.pem"]).into();
+        } else {
+            certificate["keyPath"] = "key.pem".into();
+            certificate["certificateChainPath"] = "chain.pem".into();
+        }
+        json!({"podCertificate": certificate})
     }
 
     fn volume(&mut self, number: usize) -> Value {
@@ -452,25 +470,29 @@ fn with_own_paths(sources: Vec<Value>) -> Vec<Value> {
     let mut seen = Vec::new();
     let mut kept = Vec::new();
     for source in sources {
-        match stated_path(&source).map(str::to_owned) {
-            Some(path) if seen.contains(&path) => {}
-            path => {
-                seen.extend(path);
-                kept.push(source);
-            }
+        let paths = stated_paths(&source);
+        if !paths.iter().any(|path| seen.contains(path)) {
+            seen.extend(paths);
+            kept.push(source);
         }
     }
     kept
 }
 
-/// The path that a source states.
-fn stated_path(source: &Value) -> Option<&str> {
-    let mut sources = source.as_object()?.values();
-    sources.find_map(|source| {
-        source["items"][0]["path"]
-            .as_str()
-            .or(source["path"].as_str())
-    })
+/// The paths that a source states.
+fn stated_paths(source: &Value) -> Vec<String> {
+    let fields = [
+        "/items/0/path",
+        "/path",
+        "/credentialBundlePath",
+        "/keyPath",
+        "/certificateChainPath",
+    ];
+    let sources = source.as_object().into_iter().flat_map(|all| all.values());
+    let paths = sources.flat_map(|source| fields.iter().filter_map(|field| source.pointer(field)));
+    paths
+        .filter_map(|path| path.as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Inverts the first `optional` in the value.

@@ -1,53 +1,102 @@
-//! Completions that are made from a difference: a value that is not known becomes what makes both sides equal.
+//! Completions that are made from a difference: a value that is not known becomes what makes both sides equal, or an object
+//! gets a key, or loses it.
 
-use super::{
-    completion::{Completion, Slot},
-    view::{NeededVolumes, RunningPod, Seen},
-};
+use larder_projection::Origin;
 
-/// The completion in which one more difference of a container is none; `None` if no value does that.
-pub(super) fn with_one_less(
-    from: &RunningPod<'_>,
-    to: &RunningPod<'_>,
-    container: &str,
-    completion: &Completion,
-) -> Option<Completion> {
-    let before = from.see(container, NeededVolumes::OfPod)?;
-    let after = to.see(container, NeededVolumes::OfPod)?;
-    let pairs = pairs(&before, &after);
-    let slots: Vec<_> = completion.values().collect();
-    let mut both = pairs.iter().flat_map(|(from, to)| [(from, to), (to, from)]);
-    both.find_map(|(one, other)| {
-        let mut inside = slots.iter().filter(|(_, value)| one.contains(value));
-        inside.find_map(|(slot, value)| {
-            let filled = filling(one, value, other)?;
-            completion.with(slot, filled)
-        })
+use super::{completion::Completion, draw::Draw, view::Seen};
+
+/// What may stand before a key in the name of a variable, or in the path of a file.
+const PREFIXES: [&str; 5] = ["", "P_", "/m0/", "/m1/", "/m2/"];
+
+/// A completion in which one more difference of a container may be none; `None` if nothing does that.
+pub(super) fn with_one_less<'w>(
+    before: &Seen<'_>,
+    after: &Seen<'_>,
+    completion: &Completion<'w>,
+    draw: &mut Draw,
+) -> Option<Completion<'w>> {
+    with_equal_value(before, after, completion).or_else(|| {
+        let mut changed = with_other_keys(before, after, completion);
+        (!changed.is_empty()).then(|| changed.swap_remove(draw.index(changed.len())))
     })
-    .filter(|changed| slots_of(changed) != slots_of(completion))
 }
 
-fn slots_of(completion: &Completion) -> Vec<(&Slot, &str)> {
-    completion.values().collect()
+/// The completions in which an object gets or loses a key that only one side shows.
+fn with_other_keys<'w>(
+    before: &Seen<'_>,
+    after: &Seen<'_>,
+    completion: &Completion<'w>,
+) -> Vec<Completion<'w>> {
+    let mut changed = Vec::new();
+    for (seen, other) in [(before, after), (after, before)] {
+        let variables = seen.names().filter(|name| other.value(name).is_none());
+        let variables = variables.filter_map(|name| {
+            let origin = &seen.environment.get(name)?.origin;
+            (!seen.is_of_service(name)).then(|| (name, object_of(origin)))
+        });
+        let files = seen.files.iter();
+        let files = files.filter(|(path, _)| !other.files.contains_key(*path));
+        let files = files.map(|(path, file)| (&**path, file.object.map(|(_, name)| name)));
+        for (name, object) in variables.chain(files) {
+            for key in PREFIXES
+                .iter()
+                .filter_map(|prefix| name.strip_prefix(prefix))
+            {
+                changed.extend(
+                    completion
+                        .unseen(key)
+                        .filter_map(|(unseen, (_, own), has_key)| {
+                            // Either the object that shows it loses it, or another one has it, too.
+                            let is_step = has_key == (object == Some(own));
+                            is_step.then(|| completion.with_key(unseen, key, !has_key))?
+                        }),
+                );
+            }
+        }
+    }
+    changed
+}
+
+/// The name of the object that a variable is of.
+fn object_of<'a>(origin: &Origin<'a>) -> Option<&'a str> {
+    match origin {
+        Origin::Key { name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+/// The completion in which a value is what makes both sides equal.
+fn with_equal_value<'w>(
+    before: &Seen<'_>,
+    after: &Seen<'_>,
+    completion: &Completion<'w>,
+) -> Option<Completion<'w>> {
+    let pairs = pairs(before, after);
+    let mut both = pairs.iter().flat_map(|(from, to)| [(from, to), (to, from)]);
+    both.find_map(|(one, other)| {
+        let values = completion.values().iter().enumerate();
+        let mut inside = values.filter(|(_, value)| one.contains(&***value));
+        inside.find_map(|(place, value)| {
+            let filled = filling(one, value, other)?;
+            completion.with(place, filled)
+        })
+    })
 }
 
 /// The texts that differ.
 fn pairs(before: &Seen<'_>, after: &Seen<'_>) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let variables = before
-        .variables
-        .iter()
-        .filter_map(|(name, value)| Some((text(value), text(after.variables.get(name)?))));
-    let files = before
-        .files
-        .iter()
-        .filter_map(|(path, file)| Some((text(&file.data), text(&after.files.get(path)?.data))));
+    let variables = before.names();
+    let variables = variables.filter_map(|name| Some((before.value(name)?, after.value(name)?)));
+    let files = before.files.iter();
+    let files = files.filter_map(|(path, file)| Some((file.data, after.files.get(path)?.data)));
+    let contents = variables.chain(files).filter(|(from, to)| from != to);
+    let contents = contents.map(|(from, to)| (text(from), text(to)));
     let mounts = before.mounts.iter().filter_map(|(path, (_, part))| {
         let (_, other) = after.mounts.get(path)?;
-        Some((part.clone(), other.clone()))
+        (part != other).then(|| (part.clone(), other.clone()))
     });
-    let all = variables.chain(files).chain(mounts);
-    all.filter(|(from, to)| from != to).collect()
+    contents.chain(mounts).collect()
 }
 
 /// What must be in place of `value` in `text` to make it `wanted`.

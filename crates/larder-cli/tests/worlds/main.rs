@@ -14,8 +14,11 @@
 //!    ([`one_side`]).
 //!
 //! A completion keeps to what both sides take as given: an object of the documents exists, and so does one that a document
-//! makes, as its controller runs. An account that no document has says nothing of tokens. A key of an unknown object is
-//! never the name of a directory of the same volume.
+//! makes, as its controller runs; a signer issues the certificates of pods. An account that no document has says nothing of
+//! tokens. A key of an unknown object is never the name of a directory of the same volume.
+//!
+//! The documents of a world are read once, and each pod is rendered once for all its containers: a world takes
+//! milliseconds, so that many thousands can be tried.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -34,18 +37,19 @@ use serde_json::Value;
 
 use self::{
     completion::{Alphabet, Completion},
-    view::{Outcome, Templates, outcome, running},
+    draw::Draw,
+    view::{BothSides, FilledPod, Outcome, Templates, running},
     world::{Side, World},
 };
 
 /// Completions that are drawn of each world.
 const COMPLETIONS: u64 = 20;
 /// Of them, those that answers about one side are held to: the extreme ones, and a few others.
-const ONE_SIDE: usize = 14;
+const ONE_SIDE: usize = 15;
 /// Completions that are drawn of a world before an answer counts as one that all completions agree on.
 const MANY_COMPLETIONS: u64 = 400;
 /// Differences that are made equal, one after the other.
-const MAX_EQUAL: usize = 6;
+const MAX_EQUAL: usize = 8;
 /// Faults that are shown.
 const MAX_FAULTS: usize = 4;
 
@@ -108,23 +112,27 @@ fn smallest(mut world: World) -> String {
 
 /// The verdicts on the containers of a world.
 fn judge(world: &World) -> Result<Vec<String>, String> {
-    let (templates, alphabet) = (Templates::of(world), Alphabet::of(world));
-    let claims = claims(world);
+    let loaded = Loaded::of(world);
+    let (templates, alphabet) = (Templates::of(&loaded), Alphabet::of(world));
+    let claims = claims(&loaded);
     let drawn = |count| -> Vec<_> {
         let numbers = 0..count;
         numbers
-            .map(|number| Completion::new(world, &alphabet, number))
+            .map(|number| Completion::new(world.seed, &alphabet, number))
             .collect()
     };
     let completions = drawn(COMPLETIONS);
+    let containers = World::containers();
+    let all = results(world, &templates, &containers, &completions);
     let mut verdicts = Vec::new();
-    for container in World::containers() {
-        let claim = claims.get(container);
-        let of = |completions: &[Completion]| results(world, &templates, container, completions);
-        let mut found = fault(claim, &of(&completions));
+    for (container, results) in containers.iter().zip(&all) {
+        let claim = claims.get(*container);
+        let mut found = fault(claim, results);
         let may_sample_more = claim.is_some_and(|claim| claim.verdict == "unknown");
         if found.is_some() && may_sample_more {
-            found = fault(claim, &of(&drawn(MANY_COMPLETIONS)));
+            let completions = drawn(MANY_COMPLETIONS);
+            let all = self::results(world, &templates, &[container], &completions);
+            found = fault(claim, &all[0]);
         }
         if let Some(fault) = found {
             return Err(format!("container {container} is {claim:?}, but {fault}"));
@@ -132,33 +140,81 @@ fn judge(world: &World) -> Result<Vec<String>, String> {
         let verdict = claim.map_or("same", |claim| &claim.verdict);
         verdicts.push(verdict.to_owned());
     }
-    one_side::judge(world, &templates.to, &completions[..ONE_SIDE])?;
+    one_side::judge(world, &loaded.to, templates.to, &completions[..ONE_SIDE])?;
     Ok(verdicts)
 }
 
-/// The outcomes in all completions, and in those that are made of them.
-fn results(
+/// What becomes of a container in each completion.
+type Results<'w> = Vec<(Completion<'w>, Outcome)>;
+
+/// The outcomes for each container, in all completions and in those that are made of them.
+fn results<'w>(
     world: &World,
-    templates: &Templates,
-    container: &str,
-    completions: &[Completion],
-) -> Vec<(Completion, Outcome)> {
-    let mut results = Vec::new();
+    templates: &Templates<'_>,
+    containers: &[&str],
+    completions: &[Completion<'w>],
+) -> Vec<Results<'w>> {
+    let mut draw = Draw::of(world.seed);
+    let mut results: Vec<Results<'w>> = containers.iter().map(|_| Vec::new()).collect();
     for completion in completions {
-        let mut next = Some(completion.clone());
-        for _ in 0..=MAX_EQUAL {
-            let Some(completion) = next.take() else { break };
-            let (from, to) = running(world, templates, &completion);
-            let outcome = outcome(from.as_ref(), &to, container);
-            let may_be_equal =
-                completion.is_unique && matches!(outcome, Outcome::Live | Outcome::Restart);
-            if let Some(from) = from.filter(|_| may_be_equal) {
-                next = equal::with_one_less(&from, &to, container, &completion);
+        let next = tried(
+            world,
+            templates,
+            containers,
+            completion,
+            &mut results,
+            &mut draw,
+        );
+        for (place, next) in next.into_iter().enumerate() {
+            let (container, results) = (&containers[place..=place], &mut results[place..=place]);
+            let mut next = next;
+            for _ in 0..MAX_EQUAL {
+                let Some(completion) = next else { break };
+                let mut made = tried(world, templates, container, &completion, results, &mut draw);
+                next = made.pop().flatten();
             }
-            results.push((completion, outcome));
         }
     }
     results
+}
+
+/// Adds the outcomes in one completion, and returns for each container the completion in which less differs.
+fn tried<'w>(
+    world: &World,
+    templates: &Templates<'_>,
+    containers: &[&str],
+    completion: &Completion<'w>,
+    results: &mut [Results<'w>],
+    draw: &mut Draw,
+) -> Vec<Option<Completion<'w>>> {
+    let (from, to) = running(world, templates, completion);
+    let (from, to) = (from.as_ref().map(FilledPod::new), FilledPod::new(&to));
+    let next = containers.iter().zip(results).map(|(container, results)| {
+        let sides = BothSides::of(from.as_ref(), &to, container);
+        let outcome = sides.outcome();
+        results.push((completion.clone(), outcome));
+        if !completion.is_unique || !matches!(outcome, Outcome::Live | Outcome::Restart) {
+            return None;
+        }
+        let (before, after) = (sides.before.as_ref()?, sides.after.as_ref()?);
+        equal::with_one_less(before, after, completion, draw)
+    });
+    next.collect()
+}
+
+/// The documents of both sides, as they are read.
+struct Loaded {
+    from: Manifests,
+    to: Manifests,
+}
+
+impl Loaded {
+    fn of(world: &World) -> Self {
+        Self {
+            from: load(&world.from),
+            to: load(&world.to),
+        }
+    }
 }
 
 fn load(side: &Side) -> Manifests {
@@ -169,9 +225,17 @@ fn load(side: &Side) -> Manifests {
     manifests
 }
 
+/// The same documents, to be consumed.
+fn copy(of: &Manifests) -> Manifests {
+    let mut copy = Manifests::default();
+    copy.documents.clone_from(&of.documents);
+    copy.made.clone_from(&of.made);
+    copy
+}
+
 /// What `larder diff` says of each container.
-fn claims(world: &World) -> BTreeMap<String, Claim> {
-    let report = larder_cli::diff_report(load(&world.from), load(&world.to));
+fn claims(loaded: &Loaded) -> BTreeMap<String, Claim> {
+    let report = larder_cli::diff_report(copy(&loaded.from), copy(&loaded.to));
     let pods = report["pods"].as_array().unwrap().iter();
     let mut there = pods.filter(|pod| pod["change"] != "removed");
     let mut claims = BTreeMap::new();
@@ -193,7 +257,7 @@ fn claims(world: &World) -> BTreeMap<String, Claim> {
 }
 
 /// A completion that the claim does not hold for. A container without a claim is the same.
-fn fault(claim: Option<&Claim>, results: &[(Completion, Outcome)]) -> Option<String> {
+fn fault(claim: Option<&Claim>, results: &[(Completion<'_>, Outcome)]) -> Option<String> {
     let contradicts = |allowed: &[Outcome]| {
         let mut results = results.iter();
         let found = results.find(|(_, outcome)| !allowed.contains(outcome))?;
@@ -220,7 +284,7 @@ fn fault(claim: Option<&Claim>, results: &[(Completion, Outcome)]) -> Option<Str
 }
 
 /// Why `unknown` is no answer: all completions agree, or what is not named decides.
-fn undecided(claim: &Claim, results: &[(Completion, Outcome)]) -> Option<String> {
+fn undecided(claim: &Claim, results: &[(Completion<'_>, Outcome)]) -> Option<String> {
     let outcomes = results.iter().map(|(_, outcome)| *outcome);
     let mut outcomes: BTreeSet<_> = outcomes.filter(|one| *one != Outcome::Neither).collect();
     // What an `unless` names is no part of the verdict, unless it is the only difference.

@@ -2,25 +2,32 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use k8s_openapi::api::core::v1::Pod;
+use larder_objects::manifest::Manifests;
 use serde_json::Value;
 
 use super::{
     completion::Completion,
-    load,
-    view::{NeededVolumes, RunningPod, Seen},
-    world::World,
+    copy,
+    view::{FilledPod, NeededVolumes, RunningPod, Seen},
+    world::{Side, World},
 };
 
 /// What of an encrypted value no container may see.
 const CIPHERTEXT: [&str; 2] = ["ENC[", "AgB"];
+/// Of what only a cluster has: why no command starts here.
+const OF_CLUSTER: [&str; 3] = [
+    "is made in a cluster",
+    "sops -d",
+    "issued by a cluster only",
+];
 
 /// Checks the answers about the second side.
 pub(super) fn judge(
     world: &World,
+    manifests: &Manifests,
     template: &Pod,
-    completions: &[Completion],
+    completions: &[Completion<'_>],
 ) -> Result<(), String> {
-    let side = &world.to;
     for assume_missing in [false, true] {
         let completed = completions.iter().cloned().map(|completion| {
             if assume_missing {
@@ -30,55 +37,70 @@ pub(super) fn judge(
             }
         });
         let completed: Vec<_> = completed.collect();
-        let pods = completed.iter();
-        // The other side says nothing.
-        let pods = pods.map(|completion| RunningPod::new(side, side, template, completion));
-        let pods: Vec<_> = pods.collect();
-        let (report, trees) = larder_cli::render_report(load(side), assume_missing);
-        let views = |container: &str, needed| -> Vec<_> {
-            pods.iter().map(|pod| pod.see(container, needed)).collect()
-        };
-        let all = World::containers().map(|container| views(container, NeededVolumes::OfPod));
-        let fault = |text: String| {
-            let assumed = if assume_missing { "with" } else { "without" };
-            Err(format!("{assumed} --assume-missing: {text}\n{trees}"))
-        };
-        let starts = |place: usize| all.iter().all(|views| views[place].is_some());
-        let starting = (0..pods.len()).filter(|place| starts(*place)).count();
-        let is_all = starting == pods.len();
-        let holds = if trees.contains("does not start") {
-            starting == 0
-        } else if trees.contains("starts if these are there") {
-            starting > 0 && !is_all
-        } else {
-            is_all
-        };
-        if !holds {
-            let place = (0..pods.len()).find(|place| starts(*place) != is_all);
-            let shown = place.map(|place| completed[place].to_string());
-            return fault(format!(
-                "pod starts in {starting} of {} completions: {shown:?}",
-                pods.len()
-            ));
-        }
-        for (container, views) in World::containers().iter().zip(&all) {
-            for (view, completion) in views.iter().zip(&completed) {
-                let Some(seen) = view else { continue };
-                if let Some(text) = unlike(&report["pods"][0], container, seen) {
-                    return fault(format!("container {container}: {text} in {completion}"));
-                }
+        judge_completed(&world.to, manifests, template, &completed, assume_missing)?;
+    }
+    Ok(())
+}
+
+fn judge_completed(
+    side: &Side,
+    manifests: &Manifests,
+    template: &Pod,
+    completed: &[Completion<'_>],
+    assume_missing: bool,
+) -> Result<(), String> {
+    // The other side says nothing.
+    let running = completed.iter();
+    let running = running.map(|completion| RunningPod::new(side, side, template, completion));
+    let running: Vec<_> = running.collect();
+    let pods: Vec<_> = running.iter().map(FilledPod::new).collect();
+    let (report, trees) = larder_cli::render_report(copy(manifests), assume_missing);
+    let fault = |text: String| {
+        let assumed = if assume_missing { "with" } else { "without" };
+        Err(format!("{assumed} --assume-missing: {text}\n{trees}"))
+    };
+    let views = |container: &str| -> Vec<_> {
+        let pods = pods.iter();
+        pods.map(|pod| pod.see(container, NeededVolumes::OfPod))
+            .collect()
+    };
+    let all = World::containers().map(views);
+    let starts = |place: usize| all.iter().all(|views| views[place].is_some());
+    let starting = (0..pods.len()).filter(|place| starts(*place)).count();
+    let is_all = starting == pods.len();
+    let holds = if trees.contains("does not start") {
+        starting == 0
+    } else if trees.contains("starts if these are there") {
+        starting > 0 && !is_all
+    } else {
+        is_all
+    };
+    if !holds {
+        let place = (0..pods.len()).find(|place| starts(*place) != is_all);
+        let shown = place.map(|place| completed[place].to_string());
+        return fault(format!(
+            "pod starts in {starting} of {} completions: {shown:?}",
+            pods.len()
+        ));
+    }
+    let mut commands = larder_cli::exec_starts(copy(manifests), assume_missing);
+    for (container, views) in World::containers().iter().zip(&all) {
+        for (view, completion) in views.iter().zip(completed) {
+            let Some(seen) = view else { continue };
+            if let Some(text) = unlike(&report["pods"][0], container, seen) {
+                return fault(format!("container {container}: {text} in {completion}"));
             }
-            let starts = |pod: &RunningPod<'_>| pod.see(container, NeededVolumes::Own).is_some();
-            let ever = views.iter().any(Option::is_some) || pods.iter().any(starts);
-            match larder_cli::exec_start(load(side), container, assume_missing) {
-                Ok(()) if ever => {}
-                Ok(()) => return fault(format!("exec starts {container}")),
-                Err(error) => {
-                    let text = format!("{error:#}");
-                    let is_made = text.contains("is made in a cluster") || text.contains("sops -d");
-                    if ever && !is_made {
-                        return fault(format!("exec does not start {container}: {text}"));
-                    }
+        }
+        let starts = |pod: &FilledPod<'_>| pod.see(container, NeededVolumes::Own).is_some();
+        let ever = views.iter().any(Option::is_some) || pods.iter().any(starts);
+        match commands.remove(*container).expect("it is one of the pod") {
+            Ok(()) if ever => {}
+            Ok(()) => return fault(format!("exec starts {container}")),
+            Err(error) => {
+                let text = format!("{error:#}");
+                let is_of_cluster = OF_CLUSTER.iter().any(|words| text.contains(words));
+                if ever && !is_of_cluster {
+                    return fault(format!("exec does not start {container}: {text}"));
                 }
             }
         }
@@ -99,11 +121,8 @@ fn unlike(pod: &Value, container: &str, seen: &Seen<'_>) -> Option<String> {
         if CIPHERTEXT.iter().any(|text| value.contains(text)) {
             return Some(format!("{name} has ciphertext"));
         }
-        let is_open = unknown.contains_key(name) || seen.of_services.contains(name);
-        let own = seen
-            .variables
-            .get(name)
-            .map(|own| String::from_utf8_lossy(own));
+        let is_open = unknown.contains_key(name) || seen.is_of_service(name);
+        let own = seen.value(name).map(String::from_utf8_lossy);
         if !is_open && own.as_deref() != Some(value) {
             return Some(format!("{name} is {value:?}, but {own:?}"));
         }
@@ -116,8 +135,8 @@ fn unlike(pod: &Value, container: &str, seen: &Seen<'_>) -> Option<String> {
                     .is_some_and(|prefix| name.starts_with(prefix))
             })
     };
-    let mut own = seen.variables.keys();
-    if let Some(name) = own.find(|name| !seen.of_services.contains(*name) && !is_covered(name)) {
+    let mut own = seen.names();
+    if let Some(name) = own.find(|name| !seen.is_of_service(name) && !is_covered(name)) {
         return Some(format!("{name} is not named"));
     }
     for (path, (volume, part)) in &seen.mounts {
@@ -137,7 +156,7 @@ fn unlike(pod: &Value, container: &str, seen: &Seen<'_>) -> Option<String> {
             let is_open = unknown.contains_key(name) || unknown.contains_key("*");
             let is_same = files
                 .get(name)
-                .is_some_and(|stated| stated["data"] == BASE64.encode(&file.data));
+                .is_some_and(|stated| stated["data"] == BASE64.encode(file.data));
             if !is_open && !is_same && name != "token" {
                 return Some(format!("{path}: {name} is {:?}", files.get(name)));
             }

@@ -10,19 +10,17 @@ use k8s_openapi::{
     api::core::v1::{HostIP, Pod, PodIP, PodStatus, Volume},
     apimachinery::pkg::api::resource::Quantity,
 };
-use larder_objects::{
-    ConfigMap, Kind, ObjectMeta, Secret, SecretBytes,
-    manifest::{Loader, Manifest},
-};
+use larder_objects::{ConfigMap, Kind, ObjectMeta, Secret, SecretBytes, manifest::Manifests};
 use larder_projection::{
-    EnvFile, EnvFileRef, Inputs, NodeFacts, Origin, RuntimeFeatures, ServiceFacts,
-    ServicePortFacts, TokenRequest, TrustBundle, TrustBundles, Unavailable, containers,
-    environment, fs_group, mounts, project, used_volumes,
+    EnvFile, EnvFileRef, Environment, Inputs, NodeFacts, Origin, PodCertificate, Projection,
+    RuntimeFeatures, ServiceFacts, ServicePortFacts, SourceKey, TokenRequest, TrustBundle,
+    TrustBundles, Unavailable, containers, environment, fs_group, mounts, project, used_volumes,
 };
 
 use super::{
+    Loaded,
     completion::{Completion, Fact},
-    world::{ACCOUNTS, Listing, OBJECTS, PEM, Side, WorkloadKind, World},
+    world::{ACCOUNTS, Listing, OBJECTS, PEM, Side, UPDATES_SUB_PATHS, WorkloadKind, World},
 };
 
 /// How what a container sees on the second side differs.
@@ -38,34 +36,20 @@ pub(super) enum Outcome {
     Neither,
 }
 
-/// The documents of a world as pods.
-pub(super) struct Templates {
-    from: Pod,
-    pub(super) to: Pod,
+/// The documents of a world as pods, with the defaults of the API server.
+pub(super) struct Templates<'m> {
+    from: &'m Pod,
+    pub(super) to: &'m Pod,
 }
 
-impl Templates {
-    pub(super) fn of(world: &World) -> Self {
+impl<'m> Templates<'m> {
+    pub(super) fn of(loaded: &'m Loaded) -> Self {
+        let template = |side: &'m Manifests| side.pods().next().expect("each side has a workload");
         Self {
-            from: template(&world.from),
-            to: template(&world.to),
+            from: template(&loaded.from),
+            to: template(&loaded.to),
         }
     }
-}
-
-/// The pod of the documents, with the defaults of the API server.
-fn template(side: &Side) -> Pod {
-    let mut loader = Loader::new("ns");
-    loader.text("side", &side.text());
-    let manifests = loader.finish();
-    assert!(manifests.errors.is_empty(), "{:?}", manifests.errors);
-    let mut pods = manifests.documents.into_iter().filter_map(|document| {
-        let Manifest::Pod(pod) = document.manifest else {
-            return None;
-        };
-        Some(*pod)
-    });
-    pods.next().expect("each side has one workload")
 }
 
 /// A pod of one side in a completion, as its node has it.
@@ -75,18 +59,20 @@ pub(super) struct RunningPod<'w> {
     inputs: Inputs,
     /// What its immutable objects are on the other side is the same.
     pinned: BTreeSet<(Kind, &'static str)>,
+    /// Files that are mounted by `subPath` follow, as far as they can.
+    updates_sub_paths: bool,
 }
 
 /// Both sides of a world in a completion; the first one only if the second one is the same workload.
 pub(super) fn running<'w>(
     world: &'w World,
-    templates: &Templates,
-    completion: &Completion,
+    templates: &Templates<'_>,
+    completion: &Completion<'_>,
 ) -> (Option<RunningPod<'w>>, RunningPod<'w>) {
     let is_same_workload = world.from.kind == world.to.kind;
     let from = is_same_workload
-        .then(|| RunningPod::new(&world.from, &world.to, &templates.from, completion));
-    let to = RunningPod::new(&world.to, &world.from, &templates.to, completion);
+        .then(|| RunningPod::new(&world.from, &world.to, templates.from, completion));
+    let to = RunningPod::new(&world.to, &world.from, templates.to, completion);
     (from, to)
 }
 
@@ -95,30 +81,23 @@ impl<'w> RunningPod<'w> {
         side: &'w Side,
         other: &'w Side,
         template: &Pod,
-        completion: &Completion,
+        completion: &Completion<'_>,
     ) -> Self {
         let mut pod = template.clone();
         set_facts(&mut pod, side.kind, completion);
         let pinned = OBJECTS.iter().enumerate().filter(|(object, _)| {
             let listing = &side.objects[*object];
             matches!(listing, Listing::Immutable(_))
-                && data(listing) != data(&other.objects[*object])
+                && listing.data() != other.objects[*object].data()
         });
         let pinned = pinned.map(|(_, (kind, name))| (of_kind(kind), *name));
         Self {
             inputs: inputs(side, other, &pod, completion),
             pinned: pinned.collect(),
+            updates_sub_paths: side.metadata["annotations"][UPDATES_SUB_PATHS] == "true",
             side,
             pod,
         }
-    }
-}
-
-/// The data that a document has.
-fn data(listing: &Listing) -> Option<&super::world::Data> {
-    match listing {
-        Listing::Data(data) | Listing::Immutable(data) => Some(data),
-        _ => None,
     }
 }
 
@@ -130,7 +109,7 @@ fn of_kind(kind: &str) -> Kind {
 }
 
 /// Sets what controllers, the API server and the node set.
-fn set_facts(pod: &mut Pod, kind: WorkloadKind, completion: &Completion) {
+fn set_facts(pod: &mut Pod, kind: WorkloadKind, completion: &Completion<'_>) {
     let fact = |fact| completion.fact(fact).unwrap_or_default().to_owned();
     let label = || fact(Fact::Label);
     let (name, labels) = match kind {
@@ -199,7 +178,7 @@ fn set_facts(pod: &mut Pod, kind: WorkloadKind, completion: &Completion) {
 }
 
 /// Everything that the projections of the pod read.
-fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion) -> Inputs {
+fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion<'_>) -> Inputs {
     let mut inputs = Inputs::default();
     for (object, (kind, name)) in OBJECTS.iter().enumerate() {
         let data = completion.data(object, side, other);
@@ -213,7 +192,7 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion) -> Inpu
         if *kind == "Secret" {
             let secret = data.map(|data| {
                 let data = data.into_iter();
-                let data = data.map(|(key, value)| (key, SecretBytes::new(value.into_bytes())));
+                let data = data.map(|(key, value)| (key, SecretBytes::new(value.into())));
                 Arc::new(Secret {
                     metadata,
                     data: data.collect(),
@@ -223,7 +202,8 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion) -> Inpu
             inputs.secrets.insert(name, secret);
         } else {
             let map = data.map(|data| {
-                let data = data.into_iter().map(|(key, value)| (key, value.into()));
+                let data = data.into_iter();
+                let data = data.map(|(key, value)| (key, value.into()));
                 Arc::new(ConfigMap {
                     metadata,
                     data: data.collect(),
@@ -244,7 +224,7 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion) -> Inpu
         }]
         .into(),
     };
-    let services = completion.service(side).into_iter();
+    let services = completion.service(side, other).into_iter();
     let services = services.map(|address| service("ns", "db", address));
     let api_server = completion.fact(Fact::ApiServer).into_iter();
     let api_server = api_server.map(|address| service("default", "kubernetes", address));
@@ -279,6 +259,15 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion) -> Inpu
         ..TrustBundle::default()
     });
     inputs.trust_bundles = TrustBundles::Synced(bundle.into_iter().collect());
+    for key in certificate_sources(pod) {
+        let name = format!("{} {}", key.volume, key.index);
+        let certificate = PodCertificate {
+            private_key_pem: SecretBytes::new(format!("key of {name}").into_bytes()),
+            chain_pem: PEM.to_owned(),
+        };
+        let issued = Ok(Arc::new(certificate));
+        inputs.pod_certificates.insert(key, issued);
+    }
     let keys = super::draw::KEYS.into_iter();
     let lines = keys.filter_map(|key| Some((key, completion.fact(Fact::Written(key))?)));
     let lines = lines.map(|(key, value)| format!("{key}='{value}'\n"));
@@ -295,25 +284,64 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion) -> Inpu
     inputs
 }
 
-/// A container that starts.
-pub(super) struct Seen<'p> {
-    pub(super) variables: BTreeMap<String, Vec<u8>>,
-    /// Those that only Services set.
-    pub(super) of_services: BTreeSet<String>,
-    /// By path: the volume, and what is mounted of it; of the token that the API server adds, the account.
-    pub(super) mounts: BTreeMap<String, (Option<&'p Volume>, String)>,
-    /// By path in the container.
-    pub(super) files: BTreeMap<String, SeenFile>,
+/// The places of `podCertificate` sources.
+fn certificate_sources(pod: &Pod) -> impl Iterator<Item = SourceKey> {
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.flat_map(|volume| {
+        let sources = volume
+            .projected
+            .iter()
+            .flat_map(|one| one.sources.iter().flatten());
+        let certificates = sources.enumerate();
+        let certificates = certificates.filter(|(_, source)| source.pod_certificate.is_some());
+        certificates.map(|(index, _)| SourceKey {
+            volume: volume.name.clone(),
+            index,
+        })
+    })
 }
 
-#[derive(PartialEq)]
-pub(super) struct SeenFile {
-    pub(super) data: Vec<u8>,
+/// A pod with the volumes that its containers mount: each filled, or not to be filled.
+pub(super) struct FilledPod<'p> {
+    pub(super) pod: &'p RunningPod<'p>,
+    volumes: BTreeMap<&'p str, Option<Projection<'p>>>,
+}
+
+/// A container that starts.
+pub(super) struct Seen<'p> {
+    pub(super) environment: Environment<'p>,
+    /// By path: the volume, and what is mounted of it; of the token that the API server adds, the account.
+    pub(super) mounts: BTreeMap<&'p str, (Option<&'p Volume>, String)>,
+    /// By path in the container.
+    pub(super) files: BTreeMap<String, SeenFile<'p>>,
+}
+
+pub(super) struct SeenFile<'p> {
+    pub(super) data: &'p [u8],
     permissions: (u32, Option<u32>, Option<u32>),
-    /// It is mounted by `subPath`, so a running container keeps it.
-    is_fixed: bool,
+    /// The path of its mount, if that is by `subPath`: a running container keeps the file, unless larder replaces it.
+    sub_mount: Option<&'p str>,
     is_token: bool,
-    object: Option<(Kind, String)>,
+    pub(super) object: Option<(Kind, &'p str)>,
+}
+
+impl Seen<'_> {
+    /// Whether only Services set the variable.
+    pub(super) fn is_of_service(&self, name: &str) -> bool {
+        let found = self.environment.get(name);
+        found.is_some_and(|one| matches!(one.origin, Origin::Service { .. }))
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<&[u8]> {
+        self.environment.get(name).map(|one| &*one.value)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.environment.iter().map(|(name, _)| name)
+    }
 }
 
 /// Which volumes must be filled for a container to start.
@@ -325,80 +353,99 @@ pub(super) enum NeededVolumes {
     Own,
 }
 
-impl RunningPod<'_> {
+impl<'p> FilledPod<'p> {
+    pub(super) fn new(pod: &'p RunningPod<'p>) -> Self {
+        let used = used_volumes(&pod.pod);
+        let volumes = pod.pod.spec.iter();
+        let volumes = volumes.flat_map(|spec| spec.volumes.iter().flatten());
+        let used = volumes.filter(|one| one.empty_dir.is_none() && used.contains(&*one.name));
+        let filled = used.map(|volume| {
+            let projection = project(&pod.pod, volume, &pod.inputs);
+            (&*volume.name, projection.ok())
+        });
+        Self {
+            volumes: filled.collect(),
+            pod,
+        }
+    }
+
     /// What the container sees, unless it would not start.
-    pub(super) fn see(&self, name: &str, needed: NeededVolumes) -> Option<Seen<'_>> {
-        let (pod, inputs) = (&self.pod, &self.inputs);
+    pub(super) fn see(&'p self, name: &str, needed: NeededVolumes) -> Option<Seen<'p>> {
+        let RunningPod { pod, inputs, .. } = self.pod;
         let container = containers(pod).find(|one| one.name == name)?;
         let own: BTreeSet<_> = container.volumes().collect();
-        let used = used_volumes(pod);
-        let volumes = pod.spec.as_ref()?.volumes.iter().flatten();
-        let filled = volumes.filter(|volume| {
-            let is_needed = match needed {
-                NeededVolumes::OfPod => used.contains(&*volume.name),
-                NeededVolumes::Own => own.contains(&*volume.name),
-            };
-            is_needed && volume.empty_dir.is_none()
-        });
-        let mut projections = BTreeMap::new();
-        for volume in filled {
-            projections.insert(&*volume.name, project(pod, volume, inputs).ok()?);
+        let mut volumes = self.volumes.iter();
+        if volumes.any(|(volume, filled)| {
+            filled.is_none() && (needed == NeededVolumes::OfPod || own.contains(volume))
+        }) {
+            return None;
         }
         let environment = environment(pod, container, inputs).ok()?;
         let runtime = RuntimeFeatures {
             recursive_read_only: true,
         };
         let table = mounts(pod, container, &environment, runtime).ok()?;
-        let variables = || environment.iter();
-        let of_services =
-            variables().filter(|(_, one)| matches!(one.origin, Origin::Service { .. }));
-        let mut seen = Seen {
-            of_services: of_services.map(|(name, _)| name.to_owned()).collect(),
-            variables: variables()
-                .map(|(name, one)| (name.to_owned(), one.value.to_vec()))
-                .collect(),
-            mounts: BTreeMap::new(),
-            files: BTreeMap::new(),
-        };
+        let (mut mounts, mut files) = (BTreeMap::new(), BTreeMap::new());
+        let declared = container.volume_mounts.iter();
+        let paths: BTreeSet<_> = declared.map(|mount| &*mount.mount_path).collect();
         for mount in &table {
+            let at = *paths
+                .get(&*mount.mount_path)
+                .expect("it is one of the container's");
             let part = mount.sub_path.as_deref().unwrap_or_default().to_owned();
-            if let Some(projection) = projections.get(&*mount.volume.name) {
-                for (path, file) in &projection.payload {
-                    let below = match &*part {
-                        "" => Some(path.as_str()),
-                        part => path
-                            .as_str()
-                            .strip_prefix(part)
-                            .filter(|rest| rest.is_empty() || rest.starts_with('/')),
-                    };
-                    let Some(below) = below else { continue };
-                    let origin = projection.origins.get(path);
-                    let object = match origin {
-                        Some(Origin::Key { kind, name, .. }) => Some((*kind, (*name).to_owned())),
-                        _ => None,
-                    };
-                    let file = SeenFile {
-                        data: file.data.to_vec(),
-                        permissions: (file.mode, file.owner, fs_group(pod)),
-                        is_fixed: !part.is_empty(),
-                        is_token: matches!(origin, Some(Origin::Token { .. })),
-                        object,
-                    };
-                    let below = below.trim_start_matches('/');
-                    seen.files
-                        .insert(format!("{}/{below}", mount.mount_path), file);
-                }
+            if let Some(Some(projection)) = self.volumes.get(&*mount.volume.name) {
+                files.extend(files_of(pod, at, &part, projection));
             }
-            seen.mounts
-                .insert(mount.mount_path.clone(), (Some(mount.volume), part));
+            mounts.insert(at, (Some(mount.volume), part));
         }
-        if let Some(account) = self.mounted_account() {
-            seen.mounts
-                .insert("token".to_owned(), (None, account.to_owned()));
+        if let Some(account) = self.pod.mounted_account() {
+            mounts.insert("token", (None, account.to_owned()));
         }
-        Some(seen)
+        Some(Seen {
+            environment,
+            mounts,
+            files,
+        })
     }
+}
 
+/// The files of a mount, by their paths in the container.
+fn files_of<'p>(
+    pod: &Pod,
+    at: &'p str,
+    part: &str,
+    projection: &'p Projection<'p>,
+) -> Vec<(String, SeenFile<'p>)> {
+    let files = projection.payload.iter().filter_map(|(path, file)| {
+        let below = match part {
+            "" => Some(path.as_str()),
+            part => path
+                .as_str()
+                .strip_prefix(part)
+                .filter(|rest| rest.is_empty() || rest.starts_with('/')),
+        };
+        let below = below?.trim_start_matches('/');
+        let path_in_container = match below {
+            "" => at.to_owned(),
+            below => format!("{at}/{below}"),
+        };
+        let origin = projection.origins.get(path);
+        let seen = SeenFile {
+            data: &file.data,
+            permissions: (file.mode, file.owner, fs_group(pod)),
+            sub_mount: (!part.is_empty()).then_some(at),
+            is_token: matches!(origin, Some(Origin::Token { .. })),
+            object: match origin {
+                Some(Origin::Key { kind, name, .. }) => Some((*kind, *name)),
+                _ => None,
+            },
+        };
+        Some((path_in_container, seen))
+    });
+    files.collect()
+}
+
+impl RunningPod<'_> {
     /// The account whose token the API server mounts. An account that no document has says nothing of it.
     fn mounted_account(&self) -> Option<&str> {
         let spec = self.pod.spec.as_ref()?;
@@ -410,70 +457,95 @@ impl RunningPod<'_> {
     }
 }
 
-/// What becomes of a container.
-pub(super) fn outcome(
-    from: Option<&RunningPod<'_>>,
-    to: &RunningPod<'_>,
-    container: &str,
-) -> Outcome {
-    let before = from.and_then(|from| from.see(container, NeededVolumes::OfPod));
-    let after = to.see(container, NeededVolumes::OfPod);
-    match (before, after) {
-        (None, None) if from.is_some() => Outcome::Neither,
-        (_, None) => Outcome::Fails,
-        (None, Some(_)) => Outcome::Starts,
-        (Some(before), Some(after)) => {
-            let pinned = from.map(|from| &from.pinned);
-            difference(&before, &after, &|file| {
-                let object = file.object.as_ref();
-                object.is_some_and(|(kind, name)| {
-                    pinned.is_some_and(|pinned| pinned.contains(&(*kind, &**name)))
-                })
-            })
-        }
-    }
+/// A container on both sides: what it sees, if it starts.
+pub(super) struct BothSides<'p> {
+    pub(super) before: Option<Seen<'p>>,
+    pub(super) after: Option<Seen<'p>>,
+    from: Option<&'p RunningPod<'p>>,
+    to: &'p RunningPod<'p>,
 }
 
-fn difference(
-    before: &Seen<'_>,
-    after: &Seen<'_>,
-    is_pinned: &dyn Fn(&SeenFile) -> bool,
-) -> Outcome {
-    let names: BTreeSet<_> = before
-        .variables
-        .keys()
-        .chain(after.variables.keys())
-        .collect();
-    let has_other_variables = names.into_iter().any(|name| {
-        let value = |seen: &Seen<'_>| seen.variables.get(name).cloned();
-        // New pods get other variables of Services; no container restarts for them.
-        let is_own = |seen: &Seen<'_>| value(seen).is_some() && !seen.of_services.contains(name);
-        (is_own(before) || is_own(after)) && value(before) != value(after)
-    });
-    if has_other_variables || before.mounts != after.mounts {
-        return Outcome::Restart;
+impl<'p> BothSides<'p> {
+    pub(super) fn of(
+        from: Option<&'p FilledPod<'p>>,
+        to: &'p FilledPod<'p>,
+        container: &str,
+    ) -> Self {
+        Self {
+            before: from.and_then(|from| from.see(container, NeededVolumes::OfPod)),
+            after: to.see(container, NeededVolumes::OfPod),
+            from: from.map(|from| from.pod),
+            to: to.pod,
+        }
     }
-    let paths: BTreeSet<_> = before.files.keys().chain(after.files.keys()).collect();
-    let mut outcome = Outcome::Same;
-    for path in paths {
-        let sides = [before.files.get(path), after.files.get(path)];
-        let mut files = sides.into_iter().flatten();
-        let needs_start = files.any(|file| file.is_fixed || file.is_token || is_pinned(file));
-        let is_same = match sides {
-            [Some(before), Some(after)] => {
-                if before.permissions != after.permissions {
-                    return Outcome::Restart;
-                }
-                before.data == after.data
-            }
-            _ => false,
-        };
-        if !is_same && needs_start {
+
+    /// What becomes of the container.
+    pub(super) fn outcome(&self) -> Outcome {
+        match (&self.before, &self.after) {
+            (None, None) if self.from.is_some() => Outcome::Neither,
+            (_, None) => Outcome::Fails,
+            (None, Some(_)) => Outcome::Starts,
+            (Some(before), Some(after)) => self.difference(before, after),
+        }
+    }
+
+    fn difference(&self, before: &Seen<'_>, after: &Seen<'_>) -> Outcome {
+        let names: BTreeSet<_> = before.names().chain(after.names()).collect();
+        let has_other_variables = names.into_iter().any(|name| {
+            // New pods get other variables of Services; no container restarts for them.
+            let is_own = |seen: &Seen<'_>| seen.value(name).is_some() && !seen.is_of_service(name);
+            (is_own(before) || is_own(after)) && before.value(name) != after.value(name)
+        });
+        if has_other_variables || before.mounts != after.mounts {
             return Outcome::Restart;
         }
-        if !is_same {
+        let paths: BTreeSet<_> = before.files.keys().chain(after.files.keys()).collect();
+        let mut outcome = Outcome::Same;
+        for path in paths {
+            let sides = [before.files.get(path), after.files.get(path)];
+            let is_same = match sides {
+                [Some(before), Some(after)] => {
+                    if before.permissions != after.permissions {
+                        return Outcome::Restart;
+                    }
+                    before.data == after.data
+                }
+                _ => false,
+            };
+            if is_same {
+                continue;
+            }
+            let mut files = sides.into_iter().flatten();
+            let needs_start = files.any(|file| file.is_token || self.is_pinned(file));
+            if needs_start || self.stays(path, sides, after) {
+                return Outcome::Restart;
+            }
             outcome = Outcome::Live;
         }
+        outcome
     }
-    outcome
+
+    /// Whether running containers keep what they see of the file's object.
+    fn is_pinned(&self, file: &SeenFile<'_>) -> bool {
+        let pinned = self.from.map(|from| &from.pinned);
+        let object = file.object;
+        pinned.is_some_and(|pinned| object.is_some_and(|object| pinned.contains(&object)))
+    }
+
+    /// Whether a running container keeps what it sees at a path, since it is mounted by `subPath`. A mount is replaced if
+    /// it shows a file on both sides or a directory on both.
+    fn stays(&self, path: &str, sides: [Option<&SeenFile<'_>>; 2], after: &Seen<'_>) -> bool {
+        let mut files = sides.iter().flatten();
+        let Some(mount) = files.find_map(|file| file.sub_mount) else {
+            return false;
+        };
+        let comes_or_goes = path == mount && sides.iter().any(Option::is_none);
+        let is_of_mount = |other: &String| {
+            other
+                .strip_prefix(mount)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_gone = !after.files.keys().any(is_of_mount);
+        !self.to.updates_sub_paths || comes_or_goes || is_gone
+    }
 }

@@ -21,6 +21,9 @@ pub(super) const OBJECTS: [(&str, &str); 5] = [
 /// The service accounts besides `default`.
 pub(super) const ACCOUNTS: [&str; 2] = ["robot", "clerk"];
 
+/// The annotation by which larder replaces what is mounted by `subPath`.
+pub(super) const UPDATES_SUB_PATHS: &str = "larder.dev/subpath-updates";
+
 /// The keys that a Certificate makes.
 pub(super) const CERTIFICATE_KEYS: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 
@@ -220,6 +223,16 @@ impl Listing {
                 json!({"secretName": name, "dnsNames": [format!("host-{version}")]}),
             ),
         })
+    }
+}
+
+impl Listing {
+    /// The data that its document has.
+    pub(super) fn data(&self) -> Option<&Data> {
+        match self {
+            Self::Data(data) | Self::Immutable(data) => Some(data),
+            _ => None,
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! A pod of manifests: the requested container, and the objects that it reads.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::Pod;
-use larder_exec::{Contents, ExecTarget, container_called, filled, volumes};
+use larder_exec::{Contents, ExecTarget, filled, volumes};
 use larder_objects::manifest::Manifests;
 use larder_projection::{ContainerKind, containers, environment, project};
 
@@ -72,26 +74,27 @@ fn as_run_here(mut offline: Offline, assume_missing: bool) -> Offline {
     offline
 }
 
-/// Why a command with the view of this container of the first pod would not start. For tests that hold it to a model.
-///
-/// # Errors
-///
-/// It would not.
-pub fn exec_start(
+/// Whether a command with the view of each container of the first pod starts. For tests that hold it to a model.
+pub fn exec_starts(
     manifests: Manifests,
-    container: &str,
     assume_missing: bool,
-) -> anyhow::Result<()> {
+) -> BTreeMap<String, anyhow::Result<()>> {
     let objects = Offline::new(manifests, ClusterObjects::Assumed);
     let offline = as_run_here(objects, assume_missing);
-    let OfflinePod { pod, inputs, .. } = offline.pods.first().context("no pod")?;
-    let view = container_called(pod, container);
-    let variables = environment(pod, view, inputs)?;
-    mount_table(pod, view, &variables)?;
-    for volume in filled(volumes(pod, view)) {
-        project(pod, volume, inputs)?;
-    }
-    Ok(())
+    let starts = |OfflinePod { pod, inputs, .. }: &OfflinePod, view| {
+        let variables = environment(pod, view, inputs)?;
+        mount_table(pod, view, &variables)?;
+        for volume in filled(volumes(pod, view)) {
+            project(pod, volume, inputs)?;
+        }
+        Ok(())
+    };
+    let pod = offline.pods.first();
+    let found = pod.into_iter().flat_map(|pod| {
+        let views = containers(&pod.pod);
+        views.map(|view| (view.name.to_owned(), starts(pod, view)))
+    });
+    found.collect()
 }
 
 /// The container of this name; without one, the first that is not an init container.
