@@ -210,6 +210,8 @@ impl Alphabet {
             }
         }
         texts.extend(["", "/", "1", "2", "d", "10.0.0.1", "default"].map(str::to_owned));
+        // A value may be the path of a file.
+        texts.extend(KEYS.map(str::to_owned));
         texts.extend(names.iter().map(|name| format!("$({name})")));
         let mut all = Self {
             names: names.into_iter().collect(),

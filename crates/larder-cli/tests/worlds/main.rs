@@ -48,8 +48,9 @@ const COMPLETIONS: u64 = 20;
 const ONE_SIDE: usize = 15;
 /// Completions that are drawn of a world before an answer counts as one that all completions agree on.
 const MANY_COMPLETIONS: u64 = 400;
-/// Differences that are made equal, one after the other.
-const MAX_EQUAL: usize = 8;
+/// Differences that are made equal, one after the other; also of completions of which many are drawn.
+const MAX_EQUAL: usize = 6;
+const MANY_EQUAL: usize = 24;
 /// Faults that are shown.
 const MAX_FAULTS: usize = 4;
 
@@ -123,7 +124,7 @@ fn judge(world: &World) -> Result<Vec<String>, String> {
     };
     let completions = drawn(COMPLETIONS);
     let containers = World::containers();
-    let all = results(world, &templates, &containers, &completions);
+    let all = results(world, &templates, &containers, &completions, MAX_EQUAL);
     let mut verdicts = Vec::new();
     for (container, results) in containers.iter().zip(&all) {
         let claim = claims.get(*container);
@@ -131,7 +132,8 @@ fn judge(world: &World) -> Result<Vec<String>, String> {
         let may_sample_more = claim.is_some_and(|claim| claim.verdict == "unknown");
         if found.is_some() && may_sample_more {
             let completions = drawn(MANY_COMPLETIONS);
-            let all = self::results(world, &templates, &[container], &completions);
+            let containers = [*container];
+            let all = self::results(world, &templates, &containers, &completions, MANY_EQUAL);
             found = fault(claim, &all[0]);
         }
         if let Some(fault) = found {
@@ -153,6 +155,7 @@ fn results<'w>(
     templates: &Templates<'_>,
     containers: &[&str],
     completions: &[Completion<'w>],
+    max_equal: usize,
 ) -> Vec<Results<'w>> {
     let mut draw = Draw::of(world.seed);
     let mut results: Vec<Results<'w>> = containers.iter().map(|_| Vec::new()).collect();
@@ -168,7 +171,7 @@ fn results<'w>(
         for (place, next) in next.into_iter().enumerate() {
             let (container, results) = (&containers[place..=place], &mut results[place..=place]);
             let mut next = next;
-            for _ in 0..MAX_EQUAL {
+            for _ in 0..max_equal {
                 let Some(completion) = next else { break };
                 let mut made = tried(world, templates, container, &completion, results, &mut draw);
                 next = made.pop().flatten();
