@@ -19,7 +19,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use larder::{ObjectManager, ObjectState, ObjectStatus, Proof, RequestFailure};
-use larder_objects::{Kind, Object, ObjectKey, chain};
+use larder_objects::{Kind, Object, ObjectKey, chain, manifest::KeptObjects};
 use larder_pods::{
     PodSource, Pods, ResolvedPodUid,
     events::{EventSubject, PodReason},
@@ -84,6 +84,8 @@ struct Doubt {
 pub(crate) struct Unproven {
     /// The inputs that are not known to be current.
     inputs: HashMap<Input, Doubt>,
+    /// The objects and pods whose newest manifest is rejected. Its problem says so already.
+    kept: Arc<KeptObjects>,
     /// That nothing is where pods look for it.
     displaced: Option<Doubt>,
 }
@@ -102,6 +104,7 @@ impl Unproven {
         ));
         Self {
             inputs: objects.chain(of_cluster(inputs, now)).collect(),
+            kept: Arc::clone(&inputs.cluster.borrow().kept),
             displaced: None,
         }
     }
@@ -140,7 +143,7 @@ impl Unproven {
             doubt.show_displaced(&mut pod.delivery);
             return;
         }
-        let doubts = self.of_parts(&pod.namespace, &pod.source, parts);
+        let doubts = self.of_parts(pod, parts);
         if doubts.is_empty() {
             return;
         }
@@ -165,38 +168,68 @@ impl Unproven {
     fn leaves(&self, phase: Phase) -> bool {
         match &self.displaced {
             Some(_) => !is_displaceable(phase),
-            None => self.inputs.is_empty() || phase >= Phase::Stale,
+            None => self.is_empty() || phase >= Phase::Stale,
         }
     }
 
-    /// What the parts with an unproven input would show, by their keys.
+    /// Whether all that parts read is known to be current.
+    fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.kept.is_empty()
+    }
+
+    /// What the parts of the pod with an unproven input would show, by their keys.
     fn of_parts<'a>(
         &self,
-        namespace: &str,
-        source: &str,
+        pod: &PodStatus,
         parts: &'a [Part],
     ) -> HashMap<(&'static str, &'a str), (&'a Part, Delivery)> {
-        if self.inputs.is_empty() {
+        if self.is_empty() {
             return HashMap::new();
         }
-        let of_pod = self.inputs.get(&Input::Pods);
-        let of_pod = of_pod.filter(|_| source == PodSource::Api.as_str());
-        let of_pod = of_pod.map(|doubt| (doubt.since, format!("the pod: {}", doubt.why)));
+        let of_pod = self.of_pod(pod);
         let doubted = parts.iter().filter_map(|part| {
             let found = part.reads.iter().filter_map(|need| {
-                let doubt = self.inputs.get(&input(need, namespace)?)?;
+                let (since, why) = self.of_need(need, &pod.namespace)?;
                 // Without the namespace, which is that of the pod.
                 let name = match need {
                     Need::Object(kind, name) => format!("{} {name}", kind.singular()),
                     other => other.to_string(),
                 };
-                Some((doubt.since, format!("{name}: {}", doubt.why)))
+                Some((since, format!("{name}: {why}")))
             });
             let (since, reason) = found.min().or_else(|| of_pod.clone())?;
             let stale = Delivery::new(Phase::Stale, reason, since);
             Some((part.kind.key(), (part, stale)))
         });
         doubted.collect()
+    }
+
+    /// Why the input of a part in this namespace is not known to be current, and since when.
+    fn of_need(&self, need: &Need, namespace: &str) -> Option<(Timestamp, &str)> {
+        let input = input(need, namespace)?;
+        let doubt = self.inputs.get(&input);
+        let doubt = doubt.map(|doubt| (doubt.since, &*doubt.why));
+        doubt.or_else(|| match &input {
+            Input::Object(kind, key) => self.of_kept(kind.as_str(), key),
+            Input::Services | Input::Node | Input::TrustBundles | Input::Pods => None,
+        })
+    }
+
+    /// Why the pod itself is not known to be current, and since when.
+    fn of_pod(&self, pod: &PodStatus) -> Option<(Timestamp, String)> {
+        if pod.source != PodSource::Api.as_str() {
+            return None;
+        }
+        let doubt = self.inputs.get(&Input::Pods);
+        let doubt = doubt.map(|doubt| (doubt.since, &*doubt.why));
+        let key = ObjectKey::new(&*pod.namespace, &*pod.name);
+        let (since, why) = doubt.or_else(|| self.of_kept("Pod", &key))?;
+        Some((since, format!("the pod: {why}")))
+    }
+
+    fn of_kept(&self, kind: &str, key: &ObjectKey) -> Option<(Timestamp, &str)> {
+        let kept = self.kept.get(kind, key)?;
+        Some((kept.since, &kept.why))
     }
 }
 
@@ -343,7 +376,7 @@ pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Not
         let _ = timeout(LOOK_INTERVAL, changed.notified()).await;
         let unproven = Unproven::of(&node.inputs);
         let mut now = HashMap::new();
-        if !unproven.inputs.is_empty() {
+        if !unproven.is_empty() {
             for entry in node.statuses.sorted() {
                 let mut status = entry.status();
                 unproven.show(&entry.parts(), &mut status);

@@ -59,6 +59,8 @@ struct DeliveredPart {
     stale_as_of: Option<Timestamp>,
     /// Names of its files or variables that hooks do not react to.
     left_out: Vec<String>,
+    /// What its readers may not expect.
+    note: String,
 }
 
 /// The pod's directory apart from its parts: it contains nothing that the pod no longer has, and a link by name leads

@@ -344,6 +344,9 @@ pub struct VolumeStatus {
     /// Paths of the files that hooks do not react to, by the annotation of their object.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub left_out: Vec<String>,
+    /// What readers of its files may not expect; empty if there is nothing.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub note: String,
     /// Beside a kubelet: time from the last change to its verified content, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub verified_in_ms: Option<u64>,

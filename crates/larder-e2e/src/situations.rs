@@ -89,7 +89,7 @@ const HOOK: Situation = Situation {
 };
 
 /// All situations.
-pub const SITUATIONS: [Situation; 21] = [
+pub const SITUATIONS: [Situation; 23] = [
     DELIVERED,
     Situation {
         name: "a key is missing",
@@ -183,6 +183,20 @@ pub const SITUATIONS: [Situation; 21] = [
         name: "a manifest has an unknown field",
         problem: "/root-dir/manifests/tls.yaml: document 1, line ",
         ..PROBLEM
+    },
+    Situation {
+        name: "the manifest of the Secret has an unknown field",
+        reason: "volume tls: secret tls: /root-dir/manifests/tls.yaml: document 1, line 4: Secret \"tls\": unknown field",
+        problem: "/root-dir/manifests/tls.yaml: document 1, line 4: Secret \"tls\": unknown field",
+        wait_for_all: Wait::Pending,
+        ..STALE
+    },
+    Situation {
+        name: "the manifest of the Secret cannot be read",
+        reason: "volume tls: secret tls: /root-dir/manifests/tls.yaml: document 1, line ",
+        problem: "/root-dir/manifests/tls.yaml: document 1, line ",
+        wait_for_all: Wait::Pending,
+        ..STALE
     },
     Situation {
         name: "a document is rejected",

@@ -13,7 +13,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 use kube::Client;
-use larder_objects::manifest::HiddenObjects;
+use larder_objects::manifest::{HiddenObjects, KeptObjects};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
@@ -88,8 +88,10 @@ pub struct ClusterState {
     pub copied_as_of: Option<Timestamp>,
     /// The ClusterTrustBundles, while they are wanted.
     pub trust_bundles: Option<TrustBundles>,
-    /// Objects that may exist although the API server lacks them, see [`follow_hidden_objects`].
+    /// Objects that may exist although the API server lacks them, see [`follow_manifests`].
     pub hidden: Arc<HiddenObjects>,
+    /// Objects of which the API server has an earlier version than the manifests that fill it.
+    pub kept: Arc<KeptObjects>,
 }
 
 /// Keeps the Node and the Services of `state` in sync with the API server, and reports each Node to `seen`; `None` if
@@ -155,21 +157,27 @@ async fn follow_services(mut services: Collection<Service>, state: &watch::Sende
     }
 }
 
-/// Copies into `state` what the manifests may hold that fill the API server, and that cannot be read. Ends when the sender
-/// is dropped.
-pub async fn follow_hidden_objects(
+/// Copies into `state` what the manifests may hold that fill the API server, and that cannot be read, and of which objects
+/// an earlier version is in use for that. Ends when both senders are dropped.
+pub async fn follow_manifests(
     mut hidden: watch::Receiver<Arc<HiddenObjects>>,
+    mut kept: watch::Receiver<Arc<KeptObjects>>,
     state: watch::Sender<ClusterState>,
 ) {
     loop {
-        let now = Arc::clone(&hidden.borrow_and_update());
+        let now_hidden = Arc::clone(&hidden.borrow_and_update());
+        let now_kept = Arc::clone(&kept.borrow_and_update());
         state.send_if_modified(|state| {
-            let is_news = state.hidden != now;
-            state.hidden = now;
+            let is_news = state.hidden != now_hidden || state.kept != now_kept;
+            (state.hidden, state.kept) = (now_hidden, now_kept);
             is_news
         });
-        if hidden.changed().await.is_err() {
-            return;
+        // Both are cancel-safe.
+        tokio::select! {
+            biased;
+            Ok(()) = hidden.changed() => {}
+            Ok(()) = kept.changed() => {}
+            else => return,
         }
     }
 }

@@ -34,7 +34,7 @@ use jiff::Timestamp;
 use larder_files::{ownership::Ownership, stamp::Stamp};
 use larder_objects::{
     escaped,
-    manifest::{HiddenObjects, RawObject},
+    manifest::{HiddenObjects, KeptObjects, RawObject},
 };
 use larder_pods::source::{DirectoryWatch, Signal, Touch};
 use tokio::{
@@ -159,6 +159,11 @@ impl ManifestDir {
     /// The present problems of the files, each with its place.
     pub(crate) fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// The objects that are served although their newest document is rejected.
+    pub(crate) fn kept(&self) -> KeptObjects {
+        self.catalogue.kept()
     }
 
     /// The files whose disks do not answer, each with the time since then.
@@ -429,7 +434,8 @@ impl ManifestDir {
                 "manifest has something that the API server would reject"
             );
         }
-        self.catalogue.read(reading)
+        let now = self.slow.now();
+        self.catalogue.read(reading, now)
     }
 
     /// Logs new problems, and those that are resolved.

@@ -11,7 +11,7 @@ use std::{
 use larder_apiserver::{ApiError, ApiKind, ApiServer, Applied};
 use larder_objects::{
     KeyChanges,
-    manifest::{HiddenObjects, RawObject},
+    manifest::{HiddenObjects, KeptObjects, KeptVersion, RawObject},
 };
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::yield_now, time::sleep};
@@ -43,8 +43,8 @@ pub struct Feed {
     directory: ManifestDir,
     server: ApiServer,
     placement: Option<Placement>,
-    /// Objects that the server rejected, and why.
-    rejected: BTreeMap<ObjectId, String>,
+    /// Objects of which the server rejected the newest version.
+    rejected: BTreeMap<ObjectId, KeptVersion>,
     /// Pods that state another node than that of the placement, with that node.
     elsewhere: BTreeMap<ObjectId, String>,
     notes: watch::Sender<Arc<[String]>>,
@@ -53,6 +53,7 @@ pub struct Feed {
     /// Objects that were rejected at the start and still are: their previous content is unknown.
     rejected_since_start: BTreeSet<ObjectId>,
     hidden: watch::Sender<Arc<HiddenObjects>>,
+    kept: watch::Sender<Arc<KeptObjects>>,
 }
 
 impl Feed {
@@ -79,6 +80,7 @@ impl Feed {
             waits: watch::Sender::new(Arc::from([])),
             rejected_since_start: BTreeSet::new(),
             hidden: watch::Sender::default(),
+            kept: watch::Sender::default(),
         };
         feed.apply(changes).await;
         feed.rejected_since_start = feed.rejected.keys().cloned().collect();
@@ -108,6 +110,21 @@ impl Feed {
         self.hidden.subscribe()
     }
 
+    /// The objects that the server has in an earlier version, because their newest one is rejected.
+    pub fn kept_objects(&self) -> watch::Receiver<Arc<KeptObjects>> {
+        self.kept.subscribe()
+    }
+
+    fn kept(&self) -> KeptObjects {
+        let mut kept = self.directory.kept();
+        for (id, rejected) in &self.rejected {
+            if self.held(id).is_some() {
+                kept.insert(&id.kind, id.key.clone(), rejected.clone());
+            }
+        }
+        kept
+    }
+
     /// Follows the directory until dropped.
     pub async fn run(mut self) {
         loop {
@@ -121,7 +138,7 @@ impl Feed {
         self.rejected_since_start
             .retain(|id| self.rejected.contains_key(id));
         let rejected = self.rejected.iter();
-        let rejected = rejected.map(|(id, reason)| format!("{id}: {reason}"));
+        let rejected = rejected.map(|(id, rejected)| format!("{id}: {}", rejected.why));
         let problems = self.directory.problems().iter().cloned().chain(rejected);
         self.problems.send_replace(problems.collect());
         self.waits.send_replace(self.directory.waits().collect());
@@ -134,6 +151,12 @@ impl Feed {
             }
             self.notes.send_replace(notes);
         }
+        let kept = self.kept();
+        self.kept.send_if_modified(|known| {
+            let is_news = **known != kept;
+            *known = Arc::new(kept);
+            is_news
+        });
         // The server has the objects of a mended file before they leave these.
         let mut hidden = self.directory.hidden_objects();
         for id in &self.rejected_since_start {
@@ -173,7 +196,9 @@ impl Feed {
                     } else {
                         warn!(error = reason, object = %id, "object rejected");
                     }
-                    self.rejected.insert(id, reason);
+                    let known = self.rejected.get(&id);
+                    let since = known.map_or_else(|| self.server.now(), |known| known.since);
+                    self.rejected.insert(id, KeptVersion { since, why: reason });
                 }
             }
         }

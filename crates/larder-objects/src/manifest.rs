@@ -44,6 +44,7 @@ mod files;
 mod generated;
 mod hidden;
 mod json;
+mod kept;
 mod kind;
 mod makers;
 mod misplaced;
@@ -73,6 +74,7 @@ pub use self::{
     files::{LEAVES, MAX_MANIFEST_BYTES, has_manifest_extension, is_manifest_name, read_manifest},
     generated::generated_name,
     hidden::HiddenObjects,
+    kept::{KeptObjects, KeptVersion},
     makers::{MadeObject, Maker, Recipe},
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,

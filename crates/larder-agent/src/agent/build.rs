@@ -20,7 +20,7 @@ use larder_inputs::{
     tokens::Tokens,
 };
 use larder_kubelet::backoff::RETRY;
-use larder_objects::manifest::HiddenObjects;
+use larder_objects::manifest::{HiddenObjects, KeptObjects};
 use larder_on_change::{
     Hook,
     parse::{ConfiguredHook, PodSelector},
@@ -106,6 +106,7 @@ pub(super) struct Given {
     pub(super) pod_deletion: PodDeletion,
     pub(super) rng: Rng,
     pub(super) hidden: Option<watch::Receiver<Arc<HiddenObjects>>>,
+    pub(super) kept: Option<watch::Receiver<Arc<KeptObjects>>>,
 }
 
 impl Given {
@@ -155,6 +156,7 @@ impl Agent {
                 pod_deletion: PodDeletion::External,
                 rng: Rng::new(),
                 hidden: None,
+                kept: None,
             },
             host,
             clock: Clock::system(),
@@ -199,6 +201,13 @@ impl AgentBuilder {
     /// missing: its pod's files on disk stay, and no volume is rewritten without it if it is optional.
     pub fn hidden_objects(mut self, hidden: watch::Receiver<Arc<HiddenObjects>>) -> Self {
         self.given.hidden = Some(hidden);
+        self
+    }
+
+    /// For an API server that is filled from manifests. `kept` are the objects of which it has an earlier version, since
+    /// their newest manifest is rejected: what is delivered of them counts as stale.
+    pub fn kept_objects(mut self, kept: watch::Receiver<Arc<KeptObjects>>) -> Self {
+        self.given.kept = Some(kept);
         self
     }
 

@@ -127,6 +127,7 @@ impl NodePods {
 
     pub(super) fn cluster_changed(&mut self) {
         self.reconciler.cluster_changed();
+        self.freshness.notify_one();
         let (has_node, hidden) = {
             let state = self.handle.node.inputs.cluster.borrow();
             (state.node.is_some(), Arc::clone(&state.hidden))

@@ -5,7 +5,7 @@ use std::{fs, io, sync::Arc, time::Duration};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Node;
 use larder::NodeTtl;
-use larder_inputs::cluster_state::{follow_cluster, follow_hidden_objects, follow_trust_bundles};
+use larder_inputs::cluster_state::{follow_cluster, follow_manifests, follow_trust_bundles};
 use larder_objects::chain;
 use larder_pods::{
     FullName, PodLoop, PodSource, PodUid,
@@ -180,7 +180,9 @@ impl Agent {
     /// lists them when fewer are hidden.
     pub(super) fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
         let hidden = self.given.hidden.take()?;
-        let following = follow_hidden_objects(hidden, self.cluster_state.clone());
+        let kept = self.given.kept.take();
+        let kept = kept.unwrap_or_else(|| watch::Sender::default().subscribe());
+        let following = follow_manifests(hidden, kept, self.cluster_state.clone());
         tasks.spawn("manifests", following);
         let source = ApiSource::new(self.given.client.clone(), &self.given.config.node_name);
         Some(source.with_context(&self.handle.node_context))

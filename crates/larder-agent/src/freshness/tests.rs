@@ -24,7 +24,7 @@ fn unproven(inputs: &[(&str, &str)]) -> Unproven {
     });
     Unproven {
         inputs: doubts.collect(),
-        displaced: None,
+        ..Unproven::default()
     }
 }
 
@@ -117,8 +117,13 @@ fn an_unproven_pod_makes_all_its_parts_stale_unless_it_has_another_source() {
         kind: PartKind::Environment("main".to_owned(), ContainerKind::Regular),
         reads,
     };
-    let stale = |unproven: &Unproven, source| {
-        let found = unproven.of_parts("prod", source, std::slice::from_ref(&environment));
+    let stale = |unproven: &Unproven, source: &str| {
+        let pod = PodStatus {
+            namespace: "prod".to_owned(),
+            source: source.to_owned(),
+            ..PodStatus::default()
+        };
+        let found = unproven.of_parts(&pod, std::slice::from_ref(&environment));
         let found = found.into_values().next();
         found.map(|(_, delivery)| delivery.reason)
     };

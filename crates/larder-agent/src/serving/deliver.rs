@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fs,
     sync::Arc,
 };
 
@@ -14,10 +15,11 @@ use larder_on_change::{ItemObjects, LeftOut, ObjectTag, PartKey};
 use larder_pods::identity::is_static_pod;
 use larder_projection::{
     Inputs, NestedMountPoints, RuntimeFeatures, VolumeKind, VolumePath,
-    disk::{DiskError, PodVolume, VolumeHost},
+    disk::{DiskError, HiddenLinks, PodVolume, VolumeHost},
     env_files, environment, fs_group, memory_limit, mounts, nested_mount_points, project,
     unknown_address,
 };
+use rustix::process::geteuid;
 
 use super::failure::{AddressGiver, DeliveryFailure};
 use crate::{
@@ -70,6 +72,8 @@ pub(super) struct Delivered {
     pub(super) set: Option<String>,
     /// Names of its files or variables that hooks do not react to.
     pub(super) left_out: Vec<String>,
+    /// Links of the volume that only one user may follow.
+    pub(super) hidden_links: Vec<HiddenLinks>,
 }
 
 /// What each volume needs of the whole pod.
@@ -233,11 +237,14 @@ impl Job {
                 swapped: set_up.written.swapped,
             });
         }
+        let mut hidden_links = HiddenLinks::of(kind, &projection.payload, geteuid().as_raw());
+        hidden_links.retain(|_| links_are_protected());
         Ok(Delivered {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
             set: Some(set_up.set),
             left_out: observed.left_out(projection.payload.keys().map(VolumePath::as_str), &of),
+            hidden_links,
         })
     }
 
@@ -281,6 +288,7 @@ impl Job {
             files: variables.len(),
             set: None,
             left_out: observed.left_out(variables.keys().copied(), &of),
+            hidden_links: Vec::new(),
         })
     }
 
@@ -304,4 +312,10 @@ impl Job {
         errors.extend(self.host.link_pod(namespace, name, uid).err());
         errors
     }
+}
+
+/// Whether this machine lets users follow only some links in directories that all may write to.
+fn links_are_protected() -> bool {
+    let setting = fs::read_to_string("/proc/sys/fs/protected_symlinks");
+    setting.is_ok_and(|text| text.trim() != "0")
 }

@@ -56,6 +56,9 @@ impl ServingWorker {
                 }
                 state.files = delivered.files;
                 state.of_mode.left_out.clone_from(&delivered.left_out);
+                let hidden = delivered.hidden_links.iter();
+                let hidden: Vec<_> = hidden.map(ToString::to_string).collect();
+                state.of_mode.note = hidden.join("; ");
                 state.delivery.update(Phase::Delivered, "", now);
                 let Delivered { swapped, files, .. } = *delivered;
                 if was == Phase::Failing {
@@ -135,6 +138,7 @@ impl ServingWorker {
                 PartStatus::Volume(volume) => {
                     volume.stale_as_of = state.of_mode.stale_as_of;
                     volume.left_out.clone_from(&state.of_mode.left_out);
+                    volume.note.clone_from(&state.of_mode.note);
                     volume.sub_paths = sub_paths::statuses(&self.sub_paths, &volume.name);
                 }
                 PartStatus::Container(container) => {

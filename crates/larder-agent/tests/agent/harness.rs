@@ -30,13 +30,14 @@ use larder_agent::{
 };
 use larder_apiserver::{ApiKind, ApiServer, ApiService, AuditLog, AuditRecord, Cut, Options, User};
 use larder_e2e::pods::PodBuilder;
+use larder_objects::manifest::{HiddenObjects, KeptObjects};
 use larder_on_change::{Hook, Paths, parse::PodSelector};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -50,6 +51,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 pub(crate) const NODE: &str = "node-1";
 
+/// The objects that manifests hide, and those that they keep.
+type Manifests = (
+    watch::Receiver<Arc<HiddenObjects>>,
+    watch::Receiver<Arc<KeptObjects>>,
+);
+
 /// A node under test.
 pub(crate) struct Node {
     pub(crate) server: ApiServer,
@@ -60,6 +67,8 @@ pub(crate) struct Node {
     pub(crate) static_pods: TempDir,
     /// Whether static pods are read.
     pub(crate) follow_static_pods: bool,
+    /// What the manifests hide and keep that fill the API server.
+    pub(crate) manifests: Option<Manifests>,
     /// Whether static pods may reference API objects, as on hosts that are no nodes of a cluster.
     pub(crate) api_references: ApiReferences,
     /// If external, the agent posts events.
@@ -142,6 +151,7 @@ impl Node {
             static_pods: tempfile::tempdir().unwrap(),
             api_references: ApiReferences::Allow,
             follow_static_pods: true,
+            manifests: None,
             pod_deletion: PodDeletion::ByAgent,
             strategy: Strategy::default(),
             sync_frequency: None,
@@ -211,6 +221,9 @@ impl Node {
             .pod_deletion(self.pod_deletion)
             .clock(self.clock.clone())
             .cluster(ClusterId::new(b"authority", "embedded"));
+        if let Some((hidden, kept)) = self.manifests.clone() {
+            builder = builder.hidden_objects(hidden).kept_objects(kept);
+        }
         if let Some(ProgramHook { hook, rounds }) = self.program.clone() {
             let all = PodSelector::Names(Paths::default());
             builder = builder.seed(self.seed).on_change(all, hook, move |change| {

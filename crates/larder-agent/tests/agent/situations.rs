@@ -34,6 +34,12 @@ const IN_REAL_TIME: [&str; 2] = [
     "a manifest is on a disk that does not answer",
 ];
 
+/// Situations of a manifest that is edited.
+const EDITED: [&str; 2] = [
+    "the manifest of the Secret has an unknown field",
+    "the manifest of the Secret cannot be read",
+];
+
 /// What keeps a node in a situation.
 type Kept = Vec<Box<dyn Any>>;
 
@@ -59,7 +65,19 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
         _ => {}
     }
     fs::create_dir(node.path().join("manifests")).unwrap();
+    let feed = if EDITED.contains(&name) {
+        edit(&node, "stringData: {key: old}");
+        Some(feed(&mut node).await)
+    } else {
+        None
+    };
     node.run();
+    if let Some(feed) = feed {
+        node.handle().show_problems_of(feed.problems());
+        let mut task = tokio::task::JoinSet::new();
+        task.spawn(feed.run());
+        kept.push(Box::new(task));
+    }
     node.until("web", "tls", &[("key", "old")]).await;
     node.settled().await;
     match name {
@@ -122,6 +140,8 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
             let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: other}\nstringDat: {k: v}\n";
             kept.push(fed(&node, "tls.yaml", text).await);
         }
+        "the manifest of the Secret has an unknown field" => edit(&node, "stringDat: {key: new}"),
+        "the manifest of the Secret cannot be read" => edit(&node, "stringData: {key: 'new}"),
         "a document is rejected" => {
             let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: other}\ndata: {k: '?'}\n";
             kept.push(fed(&node, "tls.yaml", text).await);
@@ -152,6 +172,21 @@ fn failing_hook(node: &mut Node) -> impl Any + use<> {
         }
     });
     task
+}
+
+/// Writes the manifest of the Secret, with this line.
+fn edit(node: &Node, line: &str) {
+    let text = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: tls}}\n{line}\n");
+    fs::write(node.path().join("manifests/tls.yaml"), text).unwrap();
+}
+
+/// What fills the API server of the node from its manifests. Its agent does not run yet.
+async fn feed(node: &mut Node) -> Feed {
+    let manifests = node.path().join("manifests");
+    let feed = Feed::open(&manifests, node.server.clone(), None);
+    let feed = feed.await.unwrap();
+    node.manifests = Some((feed.hidden_objects(), feed.kept_objects()));
+    feed
 }
 
 /// Follows the manifests of the node, of which one has this text.
@@ -243,7 +278,8 @@ fn is_in(node: &Node, situation: &Situation) -> Option<()> {
     let mut problems = status.problems.iter();
     let has_problem = problem.is_empty()
         || problems.any(|found| normalized_text(found, &places(&directories)).starts_with(problem));
-    let is_said = web.delivery.reason.contains(situation.reason);
+    let reason = normalized_text(&web.delivery.reason, &places(&directories));
+    let is_said = reason.contains(situation.reason);
     (has_phase && has_hook && has_problem && is_said).then_some(())
 }
 
@@ -280,6 +316,9 @@ async fn check(situation: Situation) {
         sleep(Duration::from_millis(100)).await;
     }
     if situation.phase == "Stale" {
+        if EDITED.contains(&name) {
+            edit(&node, "stringData: {key: new}");
+        }
         check_recovery(&node).await;
     }
     drop(kept);

@@ -140,3 +140,31 @@ async fn a_clock_that_was_set_back_delays_no_renewal() {
     assert_eq!(requests(&node), 2);
     node.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_only_the_user_of_the_pod_may_follow_is_noted() {
+    let mut node = Node::prepare_with(Options::default().fill_namespaces(true));
+    node.run();
+    let source = json!({"serviceAccountToken": {"path": "token"}});
+    let volume = json!({"projected": {"sources": [source]}});
+    let mut web = pod("web").volume("api", volume).build();
+    web["spec"]["securityContext"] = json!({"runAsUser": 1000});
+    node.apply(&web);
+    node.wait("the token", |node| {
+        let phase = node.volume("web", "api")?.delivery.phase;
+        (phase == Phase::Delivered).then_some(())
+    })
+    .await;
+    let note = node.volume("web", "api").unwrap().note;
+    // The machine decides.
+    let setting = fs::read_to_string("/proc/sys/fs/protected_symlinks").unwrap();
+    if setting.trim() == "0" {
+        assert_eq!(note, "");
+    } else {
+        assert!(
+            note.starts_with("token: only user 1000 may follow"),
+            "{note}"
+        );
+    }
+    node.stop().await;
+}

@@ -238,7 +238,9 @@ fn agent(
         .pod_deletion(pod_deletion)
         .registry(registry);
     if let Some(embedded) = &origin.embedded {
-        agent = agent.hidden_objects(embedded.hidden.clone());
+        agent = agent
+            .hidden_objects(embedded.hidden.clone())
+            .kept_objects(embedded.kept.clone());
     }
     if let Some(cluster) = origin.cluster {
         agent = agent.cluster(cluster);

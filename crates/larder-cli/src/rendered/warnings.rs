@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::Volume;
 use larder_agent::annotations;
 use larder_objects::{Kind, SourceKind};
 use larder_projection::{
-    Absent, ContainerView, Environment, Inputs, Mount, Origin, expand, fs_group, pod_volumes,
+    Absent, ContainerView, Environment, Inputs, Mount, Origin, VolumeKind, disk::HiddenLinks,
+    expand, fs_group, pod_volumes,
 };
 use serde_json::Value;
 
@@ -28,6 +29,8 @@ const MAX_SUM: usize = 2 << 20;
 /// Size of the pointer to a string.
 const POINTER: usize = 8;
 
+/// The user that volumes belong to.
+const ROOT: u32 = 0;
 /// Most files that are named because no user of the container can read them.
 const MAX_UNREADABLE: usize = 20;
 
@@ -304,6 +307,9 @@ pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
     }));
     if let Some(Ok(projection)) = pod.projection(&volume.name) {
         found.extend(absent(pod, &projection.absent));
+        let kind = VolumeKind::of(volume);
+        let hidden = kind.map(|kind| HiddenLinks::of(kind, &projection.payload, ROOT));
+        found.extend(hidden.into_iter().flatten().map(|links| links.to_string()));
     }
     found
 }

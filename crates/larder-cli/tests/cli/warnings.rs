@@ -386,3 +386,18 @@ spec:
         assert!(run.stderr.contains(message), "{args}: {run:?}");
     }
 }
+
+#[test]
+fn links_that_only_one_user_may_follow_are_named() {
+    let text = "{apiVersion: v1, kind: Secret, metadata: {name: tls}, stringData: {a: x, b: z}}\n---\n\
+        apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  securityContext: {runAsUser: 1000}\n  containers:\n  \
+        - name: web\n    image: i\n    volumeMounts: [{name: token, mountPath: /t}, {name: tls, mountPath: /s}]\n  volumes:\n  \
+        - {name: token, projected: {sources: [{serviceAccountToken: {path: token}}]}}\n  \
+        - {name: tls, secret: {secretName: tls}}\n";
+    let desk = Desk::with([("app.yaml", text)]);
+    let pod = pod(&desk);
+    let warning = "token: only user 1000 may follow the link where fs.protected_symlinks is set; all others, root \
+        included, find the file in ..data";
+    assert_eq!(pod["volumes"]["token"]["warnings"], json!([warning]));
+    assert_eq!(pod["volumes"]["tls"]["warnings"], json!(null));
+}

@@ -16,14 +16,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use jiff::Timestamp;
 use larder_objects::{
     ObjectKey,
-    manifest::{HiddenObjects, RawObject, Workload},
+    manifest::{HiddenObjects, KeptObjects, KeptVersion, RawObject, Workload},
 };
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::files::Reading;
+use super::files::{Reading, SubjectKey};
 
 /// Kind, namespace and name of an object. Displays as `ConfigMap prod/app`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,6 +87,8 @@ struct FileState {
     unknown_fields: Vec<String>,
     /// Whether some of the objects are of its last good content.
     keeps_last_good: bool,
+    /// Objects of its last good content whose present document is rejected, or may be among those that are.
+    kept: BTreeMap<ObjectId, KeptVersion>,
 }
 
 /// One object of a file.
@@ -106,13 +109,12 @@ impl Catalogue {
     /// Notes what a file holds now: what could be read of it, and what was wrong with the rest.
     ///
     /// Returns the objects, for those that the next [`Self::plan`] asks for.
-    pub(super) fn read(&mut self, reading: Reading) -> FileObjects {
+    pub(super) fn read(&mut self, reading: Reading, now: Timestamp) -> FileObjects {
         let Reading {
             path,
             documents,
             mut problems,
             mut hidden,
-            inexact,
             unknown_fields,
             ..
         } = reading;
@@ -122,28 +124,33 @@ impl Catalogue {
         let mut objects = FileObjects::new();
         let mut keeps_last_good = false;
         let is_empty = documents.is_empty();
-        let is_inexact = |id: &ObjectId, workload: Option<&Workload>| {
-            let itself = (&*id.kind, &*id.key.name);
-            let (kind, name) = workload.map_or(itself, |made_by| (&made_by.kind, &made_by.name));
-            inexact.contains(&(
-                kind.to_owned(),
-                id.key.namespace.to_string(),
-                name.to_owned(),
-            ))
+        let kept_before = mem::take(&mut state.kept);
+        let keep = |id: &ObjectId, why: &str| KeptVersion {
+            since: kept_before.get(id).map_or(now, |known| known.since),
+            why: why.to_owned(),
         };
+        let mut inexact = BTreeMap::new();
+        for field in &unknown_fields {
+            inexact.entry(&field.subject).or_insert(field);
+        }
+        let mut rejected = BTreeSet::new();
         for document in documents {
             let id = ObjectId::of(&document.object);
+            let subject = subject(&id, document.workload.as_ref());
+            let unknown = inexact.get(&subject);
             let held = Held {
                 fingerprint: fingerprint(&document.object),
-                has_unknown_fields: is_inexact(&id, document.workload.as_ref()),
+                has_unknown_fields: unknown.is_some(),
                 workload: document.workload.map(|workload| workload.to_string()),
             };
             let known = before.remove(&id);
             let is_worse = |known: &Held| held.has_unknown_fields && !known.has_unknown_fields;
             // Invariant 3.
-            if let Some(last_good) = known.filter(is_worse) {
+            if let (Some(last_good), Some(field)) = (known.filter(is_worse), unknown) {
                 keeps_last_good = true;
+                state.kept.insert(id.clone(), keep(&id, &field.rejected));
                 state.objects.insert(id, last_good);
+                rejected.insert(subject);
             } else {
                 state.objects.insert(id.clone(), held);
                 objects.insert(id, document.object);
@@ -156,11 +163,25 @@ impl Catalogue {
             ));
             hidden = HiddenObjects::anything();
         }
-        if !problems.is_empty() {
+        if let Some(problem) = problems.first() {
             keeps_last_good |= !before.is_empty();
+            let in_doubt = before
+                .keys()
+                .filter(|id| hidden.may_hold(&id.kind, &id.key));
+            let kept = in_doubt.map(|id| (id.clone(), keep(id, problem)));
+            state.kept.extend(kept);
             state.objects.extend(before);
         }
-        state.unknown_fields = unknown_fields;
+        state.unknown_fields = unknown_fields
+            .into_iter()
+            .map(|field| {
+                if rejected.contains(&field.subject) {
+                    field.rejected
+                } else {
+                    field.ignored
+                }
+            })
+            .collect();
         state.problems = problems;
         state.hidden = hidden;
         state.keeps_last_good = keeps_last_good;
@@ -203,6 +224,21 @@ impl Catalogue {
     pub(super) fn hidden_in(&self, file: &Path) -> Option<&HiddenObjects> {
         let state = self.files.get(file)?;
         Some(&state.hidden).filter(|hidden| !hidden.is_empty())
+    }
+
+    /// The objects that are served although their newest document is rejected.
+    pub(super) fn kept(&self) -> KeptObjects {
+        let mut all = KeptObjects::default();
+        for (file, state) in &self.files {
+            let served = state
+                .kept
+                .iter()
+                .filter(|(id, _)| self.file_of(id) == Some(file));
+            for (id, version) in served {
+                all.insert(&id.kind, id.key.clone(), version.clone());
+            }
+        }
+        all
     }
 
     /// The problems of files that keep objects of their last good content.
@@ -282,6 +318,17 @@ impl Catalogue {
     }
 }
 
+/// What errors call the object, or the workload that makes it.
+fn subject(id: &ObjectId, workload: Option<&Workload>) -> SubjectKey {
+    let itself = (&*id.kind, &*id.key.name);
+    let (kind, name) = workload.map_or(itself, |made_by| (&made_by.kind, &made_by.name));
+    (
+        kind.to_owned(),
+        id.key.namespace.to_string(),
+        name.to_owned(),
+    )
+}
+
 /// Names the workload that a pod is made from.
 fn made_from(held: &Held) -> String {
     let workload = held.workload.as_deref();
@@ -305,7 +352,10 @@ mod tests {
         };
         let text: Vec<_> = content.iter().map(document).collect();
         loader.text(file, &text.join("---\n"));
-        catalogue.read(Reading::new(file.into(), loader.finish()));
+        catalogue.read(
+            Reading::new(file.into(), loader.finish()),
+            Timestamp::UNIX_EPOCH,
+        );
         plan(catalogue)
     }
 
@@ -321,6 +371,13 @@ mod tests {
     fn changes(upsert: &[&str], delete: &[&str]) -> (Vec<String>, Vec<String>) {
         let owned = |texts: &[&str]| texts.iter().copied().map(str::to_owned).collect();
         (owned(upsert), owned(delete))
+    }
+
+    /// Why an earlier version of this object is served.
+    fn kept(catalogue: &Catalogue, kind: &str, name: &str) -> Option<String> {
+        let kept = catalogue.kept();
+        let version = kept.get(kind, &ObjectKey::new("n", name))?;
+        Some(version.why.clone())
     }
 
     #[test]
@@ -344,6 +401,10 @@ mod tests {
             changes(&["a from f"], &[])
         );
         assert_eq!(catalogue.problems().len(), 1);
+        // The broken document may be `b`.
+        assert_eq!(kept(&catalogue, "ConfigMap", "a"), None);
+        let problem = catalogue.problems().first().cloned();
+        assert_eq!(kept(&catalogue, "ConfigMap", "b"), problem);
         assert!(
             catalogue.problems()[0].starts_with("f: document 2, line "),
             "{:?}",
@@ -389,7 +450,10 @@ mod tests {
             "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\n{field}: {{k: '{value}'}}\n"
         );
         loader.text("f", &text);
-        catalogue.read(Reading::new("f".into(), loader.finish()));
+        catalogue.read(
+            Reading::new("f".into(), loader.finish()),
+            Timestamp::UNIX_EPOCH,
+        );
         plan(catalogue)
     }
 
@@ -405,18 +469,21 @@ mod tests {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains("stringDat"), "{problems:?}");
         assert_eq!(catalogue.problems_of_kept().count(), 1);
+        assert_eq!(kept(&catalogue, "Secret", "s").as_ref(), problems.first());
         assert_eq!(catalogue.hidden_in(Path::new("f")), None);
         assert_eq!(
             secret(&mut catalogue, "stringData", "y"),
             changes(&["s from f"], &[])
         );
         assert_eq!(catalogue.problems(), [""; 0]);
+        assert!(catalogue.kept().is_empty());
         // At the start it is served, with the problem.
         let mut catalogue = Catalogue::default();
         assert_eq!(
             secret(&mut catalogue, "dta", "x"),
             changes(&["s from f"], &[])
         );
+        assert!(catalogue.kept().is_empty());
         assert_eq!(catalogue.unknown_fields().count(), 1);
         assert_eq!(catalogue.problems().len(), 1);
         // One that had such a field may be replaced by another one.
@@ -431,7 +498,10 @@ mod tests {
         for (file, kind) in [("f", "Deployment"), ("g", "DaemonSet")] {
             let mut loader = Loader::new("n");
             loader.text(file, &format!("apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web}}\nspec: {{template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}\n"));
-            catalogue.read(Reading::new(file.into(), loader.finish()));
+            catalogue.read(
+                Reading::new(file.into(), loader.finish()),
+                Timestamp::UNIX_EPOCH,
+            );
         }
         assert_eq!(
             catalogue.problems(),

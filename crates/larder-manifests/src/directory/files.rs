@@ -3,7 +3,7 @@
 //! Invariant: a link leads out of the directory only if no other user can have made it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read as _},
     os::{
@@ -77,12 +77,43 @@ pub(super) struct Reading {
     pub(super) problems: Vec<String>,
     /// What could not be read may hold these.
     pub(super) hidden: HiddenObjects,
-    /// Fields that are unknown.
-    pub(super) unknown_fields: Vec<String>,
-    /// The objects that they are in, or the workloads whose pods these are.
-    pub(super) inexact: BTreeSet<(String, String, String)>,
+    pub(super) unknown_fields: Vec<UnknownField>,
     /// What else the API server would reject.
     pub(super) warnings: Vec<String>,
+}
+
+/// A field that is unknown.
+pub(super) struct UnknownField {
+    /// Kind, namespace and name of the object that it is in, or of the workload whose pods these are.
+    pub(super) subject: SubjectKey,
+    /// What it is where the object is taken without it.
+    pub(super) ignored: String,
+    /// And where the last good version of the object stays.
+    pub(super) rejected: String,
+}
+
+/// Kind, namespace and name.
+pub(super) type SubjectKey = (String, String, String);
+
+impl UnknownField {
+    fn of(warning: &ManifestError) -> Self {
+        let subject = match warning {
+            ManifestError::Document { subject, .. } => {
+                let text = |text: &Option<String>| text.clone().unwrap_or_default();
+                (
+                    text(&subject.kind),
+                    text(&subject.namespace),
+                    text(&subject.name),
+                )
+            }
+            _ => SubjectKey::default(),
+        };
+        Self {
+            subject,
+            ignored: chain(warning),
+            rejected: warning.as_rejection(),
+        }
+    }
 }
 
 impl Reading {
@@ -100,15 +131,6 @@ impl Reading {
                     }
                 )
             });
-        let subject = |warning: &&ManifestError| match warning {
-            ManifestError::Document { subject, .. } => Some((
-                subject.kind.clone().unwrap_or_default(),
-                subject.namespace.clone().unwrap_or_default(),
-                subject.name.clone().unwrap_or_default(),
-            )),
-            _ => None,
-        };
-        let inexact = unknown_fields.iter().filter_map(subject).collect();
         let shown =
             |errors: Vec<&ManifestError>| errors.into_iter().map(|error| chain(error)).collect();
         Self {
@@ -116,8 +138,7 @@ impl Reading {
             documents: manifests.documents,
             problems: shown(manifests.errors.iter().collect()),
             hidden: HiddenObjects::of_errors(&manifests.errors),
-            inexact,
-            unknown_fields: shown(unknown_fields),
+            unknown_fields: unknown_fields.into_iter().map(UnknownField::of).collect(),
             warnings: shown(warnings),
         }
     }
@@ -135,7 +156,6 @@ impl Reading {
             )],
             hidden: HiddenObjects::anything(),
             unknown_fields: Vec::new(),
-            inexact: BTreeSet::new(),
             warnings: Vec::new(),
         }
     }

@@ -126,6 +126,11 @@ impl SlowReads {
         });
     }
 
+    /// The time of day.
+    pub(super) fn now(&self) -> Timestamp {
+        (self.now)()
+    }
+
     /// Since when `path` is read.
     pub(super) fn since(&self, path: &Path) -> Option<Timestamp> {
         self.since.get(path).copied()

@@ -4,7 +4,7 @@ use std::{fmt, io, sync::Arc};
 
 use super::{Origin, kind::KINDS};
 use crate::{
-    FieldPath, ObjectKey,
+    FieldPath, ObjectKey, chain,
     similar::most_similar,
     validation::{FieldError, FieldErrors},
 };
@@ -84,9 +84,52 @@ impl ManifestError {
         self
     }
 
+    /// The text of a warning of an unknown field, for whoever takes no object with one: the last good version of the object
+    /// stays.
+    pub fn as_rejection(&self) -> String {
+        match self {
+            Self::Document {
+                origin,
+                subject,
+                problem: Problem::UnknownField { field, suggestion },
+                ..
+            } => {
+                let effect = "so its last good version stays";
+                let field = UnknownFieldText {
+                    field,
+                    effect,
+                    suggestion: suggestion.as_ref(),
+                };
+                format!("{origin}: {subject}{field}")
+            }
+            other => chain(other),
+        }
+    }
+
     /// Whether the input could not be read at all, as opposed to being wrong.
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::NotText { .. })
+    }
+}
+
+/// Displays as `unknown field "dta", ignored; did you mean "data"?`.
+struct UnknownFieldText<'a> {
+    field: &'a FieldPath,
+    /// What follows from it.
+    effect: &'static str,
+    suggestion: Option<&'a Suggestion>,
+}
+
+impl fmt::Display for UnknownFieldText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "unknown field {:?}, {}",
+            self.field.to_string(),
+            self.effect
+        )?;
+        self.suggestion
+            .map_or(Ok(()), |meant| write!(f, "; {meant}"))
     }
 }
 
@@ -260,9 +303,14 @@ impl fmt::Display for Problem {
                 })
             }
             Self::UnknownField { field, suggestion } => {
-                write!(f, "unknown field {:?}, ignored", field.to_string())?;
                 let suggestion = suggestion.as_ref();
-                suggestion.map_or(Ok(()), |meant| write!(f, "; {meant}"))
+                let effect = "ignored";
+                let text = UnknownFieldText {
+                    field,
+                    effect,
+                    suggestion,
+                };
+                text.fmt(f)
             }
             Self::Type { field, problem } if field.segments().is_empty() => f.write_str(problem),
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),

@@ -58,6 +58,7 @@ impl Fill {
             files: 1,
             stale_as_of: self.time(),
             left_out: self.some("app.conf".to_owned()).into_iter().collect(),
+            note: self.some("a note".to_owned()).unwrap_or_default(),
             verified_in_ms: self.some(81),
             sub_paths: Vec::from_iter(self.some(SubPathStatus {
                 container: "main".to_owned(),

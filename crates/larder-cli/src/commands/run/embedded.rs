@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use futures::future::BoxFuture;
 use kube::Client;
 use larder_agent::config::Config;
-use larder_objects::manifest::HiddenObjects;
+use larder_objects::manifest::{HiddenObjects, KeptObjects};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +16,8 @@ pub(super) struct Embedded {
     pub(super) client: Client,
     /// What the manifests may hold that have been rejected since the start.
     pub(super) hidden: watch::Receiver<Arc<HiddenObjects>>,
+    /// The objects whose newest manifest is rejected.
+    pub(super) kept: watch::Receiver<Arc<KeptObjects>>,
     /// The problems of the manifests.
     pub(super) problems: watch::Receiver<Arc<[String]>>,
     /// The manifests whose disks do not answer.
@@ -89,12 +91,13 @@ pub(super) async fn start(
         std::future::ready(Ok(())).boxed()
     };
     let (hidden, problems, waits) = (feed.hidden_objects(), feed.problems(), feed.waits());
-    let notes = feed.notes();
+    let (kept, notes) = (feed.kept_objects(), feed.notes());
     let following = shutdown.clone().run_until_cancelled_owned(feed.run());
     let following = following.map(|_| Ok(()));
     Ok(Embedded {
         client: Client::new(server.service(), "default"),
         hidden,
+        kept,
         problems,
         waits,
         notes,

@@ -1,7 +1,9 @@
 //! The status of an agent as lines for people.
 
 use jiff::Timestamp;
-use larder_agent::status::{AgentStatus, Delivery, HookStatus, ObjectStatus, Phase, PodStatus};
+use larder_agent::status::{
+    AgentStatus, Delivery, HookStatus, ObjectStatus, Phase, PodStatus, VolumeStatus,
+};
 
 use super::{
     beside,
@@ -109,6 +111,11 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
             ("PATH", below(pod, &volume.path)),
             ("REASON", reason),
         ]
+    }));
+    let noted = pod.volumes.iter().filter(|volume| !volume.note.is_empty());
+    text.extend(noted.map(|volume| {
+        let VolumeStatus { name, note, .. } = volume;
+        escaped_line(&format!("note: volume {name}: {note}"))
     }));
     text += &section(pod.containers.iter().map(|container| {
         let reason = reason(&container.delivery, container.stale_as_of);
@@ -530,6 +537,15 @@ mod tests {
         );
         let output = "\nlast output of failing\n  no\n  process\n  of\n";
         assert!(explained.contains(output), "{explained}");
+    }
+
+    #[test]
+    fn notes_on_volumes_follow_them() {
+        let mut status = status();
+        status.pods[0].volumes[0].note = "only user 1000 may follow the link".to_owned();
+        let text = explanation(&status, &status.pods[0], now());
+        let note = "\nnote: volume data: only user 1000 may follow the link\n";
+        assert!(text.contains(note), "{text}");
     }
 
     #[test]
