@@ -25,7 +25,7 @@ use larder_pods::{
     events::{EventSubject, PodReason},
 };
 use larder_projection::{Need, TrustBundles};
-use larder_watch::Freshness;
+use larder_watch::CollectionFreshness;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
@@ -342,7 +342,7 @@ fn doubt_of_object(object: &ObjectStatus, now: Now) -> Option<Doubt> {
 
 /// Why a collection is not known to be current. Before the API server has listed it, it may be a copy of that time.
 fn doubt_of_collection(
-    freshness: &Freshness,
+    freshness: &CollectionFreshness,
     copied_as_of: Option<Timestamp>,
     now: Now,
 ) -> Option<Doubt> {

@@ -28,12 +28,12 @@ pub(crate) enum OwnWork {
 #[derive(Clone, Debug)]
 pub(crate) struct Waits {
     clock: Clock,
-    waiting: Arc<Mutex<BTreeMap<OwnWork, Since>>>,
+    waiting: Arc<Mutex<BTreeMap<OwnWork, WaitStart>>>,
 }
 
 /// When the work began.
 #[derive(Clone, Copy, Debug)]
-struct Since {
+struct WaitStart {
     wall: Timestamp,
     at: Instant,
 }
@@ -57,7 +57,7 @@ impl Waits {
 
     /// The result of `task`, which is shown while it waits.
     pub(crate) async fn shown<T>(&self, work: OwnWork, task: impl Future<Output = T>) -> T {
-        let since = Since {
+        let since = WaitStart {
             wall: self.clock.now(),
             at: Instant::now(),
         };
@@ -85,7 +85,7 @@ impl Waits {
     }
 }
 
-impl Since {
+impl WaitStart {
     fn text(self, work: OwnWork) -> String {
         format!("{work} waits for its disk since {:.0}", self.wall)
     }

@@ -17,7 +17,7 @@ use larder_objects::manifest::{HiddenObjects, KeptObjects};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
-    Freshness, NodeContext,
+    CollectionFreshness, NodeContext,
     collection::{Collection, CollectionEvent},
 };
 use serde::Deserialize;
@@ -70,11 +70,11 @@ impl From<ClusterTrustBundle> for TrustBundle {
 #[derive(Clone, Debug, Default)]
 pub struct ClusterFreshness {
     /// Of the Node.
-    pub node: Freshness,
+    pub node: CollectionFreshness,
     /// Of the Services.
-    pub services: Freshness,
+    pub services: CollectionFreshness,
     /// Of the ClusterTrustBundles.
-    pub trust_bundles: Freshness,
+    pub trust_bundles: CollectionFreshness,
 }
 
 /// The last known state; `None` until one was read.
@@ -187,7 +187,7 @@ pub async fn follow_trust_bundles(
     client: Client,
     mut wanted: watch::Receiver<bool>,
     state: watch::Sender<ClusterState>,
-    freshness: Freshness,
+    freshness: CollectionFreshness,
     context: NodeContext,
 ) {
     let publish = |bundles| set(&state, |state| &mut state.trust_bundles, bundles);

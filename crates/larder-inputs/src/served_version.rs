@@ -13,7 +13,7 @@ use k8s_openapi::Resource as KubernetesResource;
 use kube::Client;
 use larder_transport::path::Resource;
 use larder_watch::{
-    Freshness, NodeContext, RequestError,
+    CollectionFreshness, NodeContext, RequestError,
     collection::{Collection, CollectionEvent, CollectionItem},
     request,
 };
@@ -120,7 +120,7 @@ impl<K: CollectionItem> ServedCollection<K> {
     }
 
     /// Keeps in `freshness` how fresh is what it has passed on.
-    pub(crate) fn proving(mut self, freshness: &Freshness) -> Self {
+    pub(crate) fn proving(mut self, freshness: &CollectionFreshness) -> Self {
         self.collections = self
             .collections
             .map(|collection| collection.proving(freshness));

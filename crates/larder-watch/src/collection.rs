@@ -19,7 +19,7 @@ use crate::{
     context::NodeContext,
     engine::Engine,
     error::{RequestError, RequestFailure},
-    proof::Freshness,
+    proof::CollectionFreshness,
     reflector::MinFreshness,
     report::{Report, TargetId},
     target::{Head, Target},
@@ -49,7 +49,7 @@ use crate::{
 #[expect(missing_debug_implementations, reason = "it holds requests under way")]
 pub struct Collection<K: CollectionItem> {
     engine: Engine<Arc<Objects<K>>>,
-    freshness: Freshness,
+    freshness: CollectionFreshness,
 }
 
 /// A type of objects in a collection.
@@ -109,7 +109,7 @@ impl<K: CollectionItem> Collection<K> {
         engine.add(TARGET, Arc::new(objects));
         let mut collection = Self {
             engine,
-            freshness: Freshness::default(),
+            freshness: CollectionFreshness::default(),
         };
         collection.relist();
         collection
@@ -118,7 +118,7 @@ impl<K: CollectionItem> Collection<K> {
     /// Keeps in `freshness` how fresh is what it has passed on. Of several collections that keep one, one is followed at a
     /// time.
     #[must_use]
-    pub fn proving(mut self, freshness: &Freshness) -> Self {
+    pub fn proving(mut self, freshness: &CollectionFreshness) -> Self {
         self.freshness = freshness.clone();
         self
     }

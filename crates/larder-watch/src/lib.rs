@@ -50,7 +50,7 @@ pub use self::{
     engine::{Engine, Need, Presence},
     error::{RequestError, RequestFailure, RequestPhase, StatusFacts},
     liveness::SilentWatch,
-    proof::{Freshness, Proof, ProofRecord},
+    proof::{CollectionFreshness, Proof, ProofRecord},
     reflector::{MinFreshness, Restart},
     report::{Confirmed, ObjectId, Report, Snapshot, TargetId},
     request::{REQUEST_TIMEOUT, is_allowed, merge_patch, request, request_secret},

@@ -104,7 +104,7 @@ impl ProofRecord {
 
 /// How fresh is what a [`Collection`](crate::collection::Collection) has passed on. Clones are one.
 #[derive(Clone, Debug, Default)]
-pub struct Freshness(Arc<Mutex<CollectionProof>>);
+pub struct CollectionFreshness(Arc<Mutex<CollectionProof>>);
 
 #[derive(Debug, Default)]
 struct CollectionProof {
@@ -113,7 +113,7 @@ struct CollectionProof {
     record: ProofRecord,
 }
 
-impl Freshness {
+impl CollectionFreshness {
     /// By what the known objects are proven to be current; `None` before they are known.
     pub fn proof(&self, now: Instant) -> Option<Proof> {
         let known = self.0.lock();

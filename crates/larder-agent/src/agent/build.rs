@@ -32,7 +32,7 @@ use larder_pods::{
     static_pod::StaticPods,
 };
 use larder_projection::disk::{DiskError, VolumeHost};
-use larder_watch::{Freshness, NodeContext};
+use larder_watch::{CollectionFreshness, NodeContext};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
@@ -359,7 +359,7 @@ impl AgentBuilder {
             certificates: held,
             cluster: cluster.subscribe(),
             cluster_freshness: ClusterFreshness::default(),
-            pod_freshness: Freshness::default(),
+            pod_freshness: CollectionFreshness::default(),
             max_ages: Mutex::default(),
             sync_frequency: self.given.config.sync_frequency.into(),
             clock: self.clock.clone(),

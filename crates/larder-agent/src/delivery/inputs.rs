@@ -10,7 +10,7 @@ use larder_inputs::{
     tokens::Tokens,
 };
 use larder_objects::{ConfigMap, Secret};
-use larder_watch::Freshness;
+use larder_watch::CollectionFreshness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -25,7 +25,7 @@ pub(crate) struct NodeInputs {
     pub(crate) cluster: watch::Receiver<ClusterState>,
     pub(crate) cluster_freshness: ClusterFreshness,
     /// How fresh is what is known of the pods that the API server has bound to the node.
-    pub(crate) pod_freshness: Freshness,
+    pub(crate) pod_freshness: CollectionFreshness,
     /// How old a copy of the checkpoint may be when it is used.
     pub(crate) max_ages: Mutex<MaxAges>,
     pub(crate) clock: Clock,

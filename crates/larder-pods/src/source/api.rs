@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use super::{Closed, Reporter, SourceProblem, SourceReport, until_closed};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
-    Freshness, NodeContext, RequestError,
+    CollectionFreshness, NodeContext, RequestError,
     collection::{Collection, CollectionEvent, Found},
 };
 
@@ -36,7 +36,7 @@ use crate::{
 pub struct ApiSource {
     client: Client,
     node_name: String,
-    freshness: Freshness,
+    freshness: CollectionFreshness,
     context: NodeContext,
 }
 
@@ -76,14 +76,14 @@ impl ApiSource {
         Self {
             client,
             node_name: node_name.into(),
-            freshness: Freshness::default(),
+            freshness: CollectionFreshness::default(),
             context: NodeContext::default(),
         }
     }
 
     /// Keeps in `freshness` how fresh is what it has reported.
     #[must_use]
-    pub fn proving(mut self, freshness: &Freshness) -> Self {
+    pub fn proving(mut self, freshness: &CollectionFreshness) -> Self {
         self.freshness = freshness.clone();
         self
     }
