@@ -82,7 +82,7 @@ impl Observer {
         if self.on_change.key().ends_with_agent()
             && let Some(tags) = self.tags(part, items)
         {
-            let tags = tags.from_objects(objects);
+            let tags = tags.with_objects(objects);
             self.on_change.announce(self.uid(), part, &tags);
         }
     }
@@ -101,7 +101,7 @@ impl Observer {
             && let Some(tags) = self.tags(&part, items)
         {
             let swapped = swapped.then(since_boot);
-            let tags = tags.from_objects(objects);
+            let tags = tags.with_objects(objects);
             self.parts.push((part, content(tags, swapped)));
         }
     }

@@ -102,7 +102,7 @@ impl PartTags {
 
     /// These tags with the objects that the files or variables come from.
     #[must_use]
-    pub fn from_objects(mut self, objects: &ItemObjects<'_>) -> Self {
+    pub fn with_objects(mut self, objects: &ItemObjects<'_>) -> Self {
         for item in &mut self.items {
             item.object = (objects.of)(&item.name);
         }

@@ -278,7 +278,7 @@ impl HookInputs {
     ) -> Option<PartTags> {
         let left_out = &self.left_out;
         let tags = PartTags::of(&self.hooks, part, items, self.on_change.key())?;
-        Some(tags.from_objects(&ItemObjects { left_out, of }))
+        Some(tags.with_objects(&ItemObjects { left_out, of }))
     }
 }
 

@@ -299,6 +299,20 @@ fn without_time(output: &str) -> String {
     lines.collect()
 }
 
+// on-change 66, 68
+#[test]
+fn hook_does_not_run_for_an_object_that_is_left_out() {
+    let name = "{name: files, namespace: prod";
+    let annotated = format!("{name}, annotations: {{larder.dev/on-change: 'false'}}");
+    let left_out = |text: &str| text.replace(name, &annotated);
+    let hooks = |from: &str, to: &str| diff(from, to)["pods"][0]["hooks"].clone();
+    assert!(hooks(FROM, &to()).is_array());
+    // The annotation counts that is there after the change.
+    assert_eq!(hooks(FROM, &left_out(&to())), Value::Null);
+    assert_eq!(hooks(&left_out(FROM), &left_out(&to())), Value::Null);
+    assert!(hooks(&left_out(FROM), &to()).is_array());
+}
+
 #[test]
 fn tree_shows_each_container_with_its_verdict() {
     check_output(

@@ -4,8 +4,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use larder_on_change::{
-    Changes, Content, DigestKey, HookSources, PartContent, PartKey, PartTags, PodHooks, PodOutline,
-    parse::AllowedActions,
+    Changes, Content, DigestKey, HookSources, LeftOut, ObjectTag, PartContent, PartKey, PartTags,
+    PodHooks, PodOutline, parse::AllowedActions,
 };
 use larder_projection::{Origin, Unknown, VolumeKind};
 use serde::Serialize;
@@ -37,6 +37,9 @@ pub(super) fn fired_hooks(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Vec<F
     let is_kept = |origin: &Origin<'_>| from.pinned(to, origin).is_some();
     let before = content(from, &hooks, &key, is_kept);
     let after = content(to, &hooks, &key, is_kept);
+    // What is left out stays as it was.
+    let both = parts_of(&before).filter(|(part, _)| after.get(part).is_some());
+    let after = Content::default().with(both).with(parts_of(&after));
     let fired = hooks.hooks.iter().filter_map(|hook| {
         let changes = after.changes_since(&before, hook);
         (changes != Changes::default()).then(|| FiredHook {
@@ -55,28 +58,43 @@ fn content(
     key: &DigestKey,
     is_kept: impl Fn(&Origin<'_>) -> bool + Copy,
 ) -> Content {
+    let tag = |(bytes, origin): (Cow<'_, [u8]>, Option<&Origin<'_>>)| {
+        let object = origin.and_then(Origin::object);
+        (key.tag(&bytes), object.map(ObjectTag::of))
+    };
     let volumes = pod.volumes.values().filter_map(|(volume, projection)| {
         let projection = projection.as_ref().ok().filter(|_| pod.is_used(volume))?;
         let part = PartKey::Volume(volume.name.as_str().into(), VolumeKind::of(volume)?);
         let files = projection.payload.iter();
         let files = files.filter(|(path, _)| !projection.origins.get(*path).is_some_and(is_kept));
         // What is not known has its sources in place of its bytes.
-        let files =
-            files.map(|(path, file)| (path.as_str(), bytes(&file.data, file.data.unknown())));
-        Some((PartTags::of(hooks, &part, files, key)?, part))
+        let files = files.map(|(path, file)| {
+            let bytes = bytes(&file.data, file.data.unknown());
+            (path.as_str(), (bytes, projection.origins.get(path)))
+        });
+        Some((PartTags::of_items(hooks, &part, files, tag)?, part))
     });
     let environments = pod.containers.iter().filter_map(|(container, view)| {
         let part = PartKey::Environment(container.name.into());
         let variables = view.as_ref().ok()?.environment.iter();
         let variables = variables.filter(|(_, one)| !is_kept(&one.origin));
-        let variables = variables.map(|(name, one)| (name, bytes(&one.value, one.value.unknown())));
-        Some((PartTags::of(hooks, &part, variables, key)?, part))
+        let variables = variables.map(|(name, one)| {
+            let bytes = bytes(&one.value, one.value.unknown());
+            (name, (bytes, Some(&one.origin)))
+        });
+        Some((PartTags::of_items(hooks, &part, variables, tag)?, part))
     });
+    let left_out: LeftOut = pod.inputs.left_out().map(ObjectTag::of).collect();
     let parts = volumes.chain(environments).map(|(tags, part)| {
-        let swapped = None;
+        let (tags, swapped) = (tags.leaving_out(&left_out), None);
         (part, Arc::new(PartContent { tags, swapped }))
     });
     Content::default().with(parts)
+}
+
+fn parts_of(content: &Content) -> impl Iterator<Item = (PartKey, Arc<PartContent>)> {
+    let parts = content.parts();
+    parts.map(|(part, content)| (part.clone(), Arc::clone(content)))
 }
 
 fn bytes<'v>(known: &'v [u8], unknown: Option<&Unknown>) -> Cow<'v, [u8]> {

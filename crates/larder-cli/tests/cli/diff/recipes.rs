@@ -340,7 +340,7 @@ spec:
     checkout.commit("base");
     checkout.git("checkout -q -b change");
     checkout.write("overlays/prod/b.yaml", &pod("changed"));
-    checkout.commit("change");
+    checkout.commit("edit");
     checkout.git("checkout -q main");
     checkout.write("overlays/prod/c.yaml", &pod("elsewhere"));
     checkout.commit("elsewhere");

@@ -90,7 +90,7 @@ fn delivered(node: &Node, objects: &[ModelObject]) -> Vec<(PartKey, Arc<PartCont
         let (object, _) = name.split_once('.')?;
         Some(tag_of(object.parse().ok()?))
     };
-    let tags = tags.from_objects(&ItemObjects {
+    let tags = tags.with_objects(&ItemObjects {
         left_out: &left_out,
         of: &of,
     });
