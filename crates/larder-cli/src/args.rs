@@ -22,7 +22,7 @@ use larder_objects::manifest::Exclusion;
 
 pub(crate) use self::{
     diff::{DiffArgs, DiffOutput, FailOn},
-    kubectl::{KubectlArgs, KubectlCommand},
+    kubectl::{KubectlArgs, KubectlCommand, TerminalArgs},
     on_change::OnChangeArgs,
     sidecar::{ReloadArgs, SidecarArgs},
     values::{PodName, kubectl_kubeconfig},
@@ -631,11 +631,8 @@ pub(crate) struct ExecArgs {
     #[arg(value_name = "POD", conflicts_with = "pod", hide = true)]
     positional_pod: Option<PodName>,
 
-    /// The command has the input and the terminal of larder in any case
-    #[arg(short = 'i', long = "stdin", hide = true)]
-    stdin: bool,
-    #[arg(short = 't', long = "tty", hide = true)]
-    tty: bool,
+    #[command(flatten)]
+    terminal: TerminalArgs,
 
     /// The container [default: the first that is not an init container]
     #[arg(short, long, value_name = "CONTAINER")]

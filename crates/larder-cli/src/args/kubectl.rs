@@ -20,6 +20,15 @@ pub(crate) struct KubectlArgs {
     kustomize: Option<Infallible>,
 }
 
+/// `-it` of `kubectl exec`: the command has the input and the terminal of larder in any case.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TerminalArgs {
+    #[arg(short = 'i', long, hide = true)]
+    stdin: bool,
+    #[arg(short = 't', long, hide = true)]
+    tty: bool,
+}
+
 /// The value of `-k`, which is always an error.
 #[derive(Clone, Copy, Debug)]
 struct Kustomization;

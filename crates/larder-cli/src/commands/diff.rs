@@ -49,7 +49,13 @@ mod sides;
 mod sub_paths;
 mod tree;
 
-use std::{collections::HashSet, panic::resume_unwind, path::Path, process::ExitCode, thread};
+use std::{
+    collections::HashSet,
+    panic::resume_unwind,
+    path::Path,
+    process::ExitCode,
+    thread::{self, ScopedJoinHandle},
+};
 
 use jiff::Timestamp;
 use larder_objects::manifest::{Loader, Manifests};
@@ -158,7 +164,7 @@ fn in_parallel<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() 
     thread::scope(|scope| {
         let thread = thread::Builder::new().spawn_scoped(scope, run);
         let other = other();
-        let joined = thread.ok().map(|thread| thread.join());
+        let joined = thread.ok().map(ScopedJoinHandle::join);
         let one = match joined {
             Some(result) => result.unwrap_or_else(|panic| resume_unwind(panic)),
             None => run(),
