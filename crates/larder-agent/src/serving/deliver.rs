@@ -84,12 +84,12 @@ struct VolumeLimits<'a> {
 }
 
 /// The hooks of the pod, if it has any, and the objects that no hook reacts to.
-struct Observed<'a> {
+struct ObservedPass<'a> {
     observer: Option<&'a mut Observer>,
     left_out: LeftOut,
 }
 
-impl Observed<'_> {
+impl ObservedPass<'_> {
     /// Files or variables of a part are about to be written; `of` knows their objects.
     fn announce<N: AsRef<str>, B: AsRef<[u8]>>(
         &self,
@@ -159,7 +159,7 @@ impl Job {
             let parts = self.plan.parts.iter().map(|part| part.kind.observed());
             observer.begin(parts);
         }
-        let mut observed = Observed {
+        let mut pass = ObservedPass {
             observer: observer.as_mut(),
             left_out: self.inputs.left_out().map(ObjectTag::of).collect(),
         };
@@ -171,9 +171,9 @@ impl Job {
                 pause::point();
                 match kind {
                     PartKind::Volume(name, kind) => {
-                        self.volume(&pod, &limits, name, *kind, &mut observed)
+                        self.volume(&pod, &limits, name, *kind, &mut pass)
                     }
-                    PartKind::Environment(name, _) => self.environment(&pod, name, &mut observed),
+                    PartKind::Environment(name, _) => self.environment(&pod, name, &mut pass),
                 }
             })
             .collect();
@@ -191,7 +191,7 @@ impl Job {
         limits: &VolumeLimits<'_>,
         name: &str,
         kind: VolumeKind,
-        observed: &mut Observed<'_>,
+        pass: &mut ObservedPass<'_>,
     ) -> Result<Delivered, DeliveryFailure> {
         let pod = parts.pod;
         let projection = project(pod, parts.volume(name), &self.inputs)?;
@@ -219,14 +219,14 @@ impl Job {
             let origin = projection.origins.get(path)?;
             origin.object().map(ObjectTag::of)
         };
-        observed.announce(&part, files.clone(), &of);
+        pass.announce(&part, files.clone(), &of);
         let set_up = self.host.set_up(&volume, &projection.payload, self.now);
         let swapped = match &set_up {
             Ok(set_up) => Some(set_up.written.swapped),
             Err(error) => error.is_after_commit().then_some(true),
         };
         if let Some(swapped) = swapped {
-            observed.add(part, files, &of, swapped);
+            pass.add(part, files, &of, swapped);
         }
         let set_up = set_up?;
         let is_mounted_on = |name: &str| mount_points.iter().any(|point| point.first() == name);
@@ -243,7 +243,7 @@ impl Job {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
             set: Some(set_up.set),
-            left_out: observed.left_out(projection.payload.keys().map(VolumePath::as_str), &of),
+            left_out: pass.left_out(projection.payload.keys().map(VolumePath::as_str), &of),
             hidden_links,
         })
     }
@@ -252,7 +252,7 @@ impl Job {
         &self,
         parts: &PodParts<'_>,
         name: &str,
-        observed: &mut Observed<'_>,
+        pass: &mut ObservedPass<'_>,
     ) -> Result<Delivered, DeliveryFailure> {
         let (container, node) = (parts.container(name), self.inputs.node.as_deref());
         if let Some(path) = unknown_address(parts.pod, container, node) {
@@ -280,14 +280,14 @@ impl Job {
             let variable = environment.get(name)?;
             variable.origin.object().map(ObjectTag::of)
         };
-        observed.announce(&part, variables.iter(), &of);
+        pass.announce(&part, variables.iter(), &of);
         let swapped = self.host.write_environment(parts.uid, name, &variables)?;
-        observed.add(part, variables.iter(), &of, swapped);
+        pass.add(part, variables.iter(), &of, swapped);
         Ok(Delivered {
             swapped,
             files: variables.len(),
             set: None,
-            left_out: observed.left_out(variables.keys().copied(), &of),
+            left_out: pass.left_out(variables.keys().copied(), &of),
             hidden_links: Vec::new(),
         })
     }
