@@ -189,15 +189,15 @@ impl ConnectionSlot {
                 }
                 ConnectionEvent::Cut => return,
                 ConnectionEvent::TimeIsUp => break,
-                ConnectionEvent::LookDue => match self.next_look() {
-                    Some(next) => stalled.as_mut().reset(next),
-                    None => {
+                ConnectionEvent::LookDue => {
+                    let Some(next) = self.next_look() else {
                         tracing::debug!(
                             "client does not take its response, closing the connection"
                         );
                         return;
-                    }
-                },
+                    };
+                    stalled.as_mut().reset(next);
+                }
                 ConnectionEvent::StateChanged => {}
             }
         }
