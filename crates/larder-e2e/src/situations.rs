@@ -301,7 +301,7 @@ pub fn normalized_text(text: &str, places: &Places<'_>) -> String {
     let text = parts.join("/");
     let mut shown = String::new();
     let mut rest = &text[..];
-    while let Some(at) = rest.find("T") {
+    while let Some(at) = rest.find('T') {
         let (start, end) = (
             at.checked_sub(10),
             rest[at..].find('Z').map(|end| at + end + 1),
