@@ -109,12 +109,12 @@ fn restarted(node: &mut Node, record: &str, on_disk: &[ModelObject]) -> Node {
     let files = files.map(|(name, value)| (name, [*value]));
     let hooks = Arc::clone(&node.schedule.pods.get(POD).unwrap().hooks);
     let tags = PartTags::of(&hooks, &Node::part(), files, &node.key).unwrap();
-    let part = Arc::new(PartContent {
+    let found = Arc::new(PartContent {
         tags,
         swapped: None,
     });
     let past = Past {
-        content: Content::default().with([(Node::part(), part)]),
+        content: Content::default().with([(Node::part(), found)]),
         record: Record::read(record.as_bytes()),
         is_uncertain: false,
     };
