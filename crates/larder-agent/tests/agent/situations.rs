@@ -45,6 +45,7 @@ type Kept = Vec<Box<dyn Any>>;
 
 /// A node in the situation of this name, whose pod `web` has the Secret `tls` in the volume `tls`; `None` where that is
 /// not permitted.
+#[expect(clippy::too_many_lines, reason = "it is a table of situations")]
 async fn arranged(name: &str) -> Option<(Node, Kept)> {
     let mut node = Node::prepare();
     node.pod_deletion = PodDeletion::External;

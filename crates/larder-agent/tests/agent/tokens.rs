@@ -155,15 +155,15 @@ async fn a_link_that_only_the_user_of_the_pod_may_follow_is_noted() {
         (phase == Phase::Delivered).then_some(())
     })
     .await;
-    let note = node.volume("web", "api").unwrap().note;
+    let shown = node.volume("web", "api").unwrap().note;
     // The machine decides.
     let setting = fs::read_to_string("/proc/sys/fs/protected_symlinks").unwrap();
     if setting.trim() == "0" {
-        assert_eq!(note, "");
+        assert_eq!(shown, "");
     } else {
         assert!(
-            note.starts_with("token: only user 1000 may follow"),
-            "{note}"
+            shown.starts_with("token: only user 1000 may follow"),
+            "{shown}"
         );
     }
     node.stop().await;
