@@ -51,7 +51,9 @@ pub use payload::{File, Payload, VolumePath, VolumePathError};
 pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
-pub use unknown::{ANY_KEY, AnyKeys, ObjectId, Question, Sameness, Unknown, UnknownSource};
+pub use unknown::{
+    ANY_KEY, AnyKeys, Filling, ObjectId, Question, Sameness, Unknown, UnknownSource,
+};
 pub use value::Value;
 pub use volume::{
     AnyFiles, FileLayer, PathView, PayloadError, Projection, SourceError, VolumeKind, fs_group,

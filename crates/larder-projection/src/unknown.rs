@@ -20,7 +20,7 @@ use larder_objects::{Kind, SecretBytes, manifest::Recipe};
 
 pub use self::{
     any_keys::{ANY_KEY, AnyKeys},
-    sameness::Sameness,
+    sameness::{Filling, Sameness},
 };
 
 /// Most layers inside each other. References make them: `A` may be `$(B)`, which may be `$(C)`.

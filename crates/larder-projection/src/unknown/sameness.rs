@@ -3,6 +3,8 @@
 //! A gap stands for any bytes, the same ones wherever its source occurs. So what both values begin and end with counts for
 //! nothing, and what is left decides as far as texts, lengths and forms do.
 
+use larder_objects::SecretBytes;
+
 use super::{Unknown, UnknownSource, ValuePart};
 
 /// Most steps of a search for the texts of one value in the other. Beyond it, nothing is certain.
@@ -24,6 +26,31 @@ pub enum Sameness {
 enum Gapped<'u> {
     Text(&'u [u8]),
     Gap(&'u UnknownSource),
+}
+
+/// The only way to make two values equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filling {
+    /// What is not known.
+    pub source: UnknownSource,
+    /// What it must be.
+    pub text: SecretBytes,
+}
+
+impl Filling {
+    /// The only way to make these values equal, which may be ([`Sameness::Unsure`]); `None` if there are several.
+    pub fn of(one: &Unknown, other: &Unknown) -> Option<Self> {
+        let (one, other) = uncommon(parts(one), parts(other))?;
+        let (gap, text) = match (one.only_gap(), other.only_gap()) {
+            (Some(gap), None) => (gap, other),
+            (None, Some(gap)) => (gap, one),
+            _ => return None,
+        };
+        text.gaps.is_empty().then(|| Self {
+            source: gap.clone(),
+            text: SecretBytes::new(text.texts.concat()),
+        })
+    }
 }
 
 impl Sameness {
@@ -54,16 +81,26 @@ enum End {
     Last,
 }
 
-fn of_parts<'u>(mut one: Vec<Gapped<'u>>, mut other: Vec<Gapped<'u>>) -> Sameness {
+/// What is left of both without what they begin and end with; `None` if their texts differ there.
+fn uncommon<'u>(
+    mut one: Vec<Gapped<'u>>,
+    mut other: Vec<Gapped<'u>>,
+) -> Option<(Rest<'u>, Rest<'u>)> {
     for end in [End::First, End::Last] {
         // The first part is the last one of a reversed list, where it is cut cheaply.
         one.reverse();
         other.reverse();
         if !cut_common(&mut one, &mut other, end) {
-            return Sameness::Different;
+            return None;
         }
     }
-    let (one, other) = (Rest::of(&one), Rest::of(&other));
+    Some((Rest::of(&one), Rest::of(&other)))
+}
+
+fn of_parts<'u>(one: Vec<Gapped<'u>>, other: Vec<Gapped<'u>>) -> Sameness {
+    let Some((one, other)) = uncommon(one, other) else {
+        return Sameness::Different;
+    };
     if one.is_empty() && other.is_empty() {
         return Sameness::Equal;
     }
@@ -148,6 +185,14 @@ impl<'u> Rest<'u> {
         self.texts.is_empty() && self.gaps.is_empty()
     }
 
+    /// Its gap, if that is all.
+    fn only_gap(&self) -> Option<&'u UnknownSource> {
+        match (&self.gaps[..], &self.texts[..]) {
+            ([gap], []) => Some(gap),
+            _ => None,
+        }
+    }
+
     fn length(&self) -> usize {
         self.texts.iter().map(|text| text.len()).sum()
     }
@@ -155,7 +200,7 @@ impl<'u> Rest<'u> {
     /// Whether `text`, which has no gaps, may be this value.
     fn may_be(&self, text: &Self) -> bool {
         let whole = text.texts.concat();
-        if let ([gap], []) = (&self.gaps[..], &self.texts[..]) {
+        if let Some(gap) = self.only_gap() {
             return gap.may_be(&whole);
         }
         if whole.len().saturating_mul(self.length()) > MAX_SEARCH {
@@ -223,6 +268,21 @@ mod tests {
             ("XY", "YX"),
         ] {
             check(one, other, Sameness::Unsure);
+        }
+    }
+
+    #[test]
+    fn one_gap_has_one_filling() {
+        let filling = |one: &str, other: &str| {
+            let found = Filling::of(&value(one), &value(other))?;
+            let text = String::from_utf8_lossy(&found.text).into_owned();
+            Some((found.source.to_string(), text))
+        };
+        for (one, other) in [("aXb", "acdb"), ("acdb", "aXb"), ("YX", "Ycd")] {
+            assert_eq!(filling(one, other), Some(("X".to_owned(), "cd".to_owned())));
+        }
+        for (one, other) in [("X", "Y"), ("XaY", "bab"), ("a", "a"), ("aX", "b")] {
+            assert_eq!(filling(one, other), None, "{one} {other}");
         }
     }
 

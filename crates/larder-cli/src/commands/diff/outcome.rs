@@ -7,11 +7,15 @@
 //! 1. The verdicts of [`Outcomes`] are those of all answers that are possible: an object that has a key is there.
 //! 2. What either side needs to start counts as there: the first side runs, and what only the second side needs is named
 //!    beside the verdict. But such a condition is a difference by itself, so without another one the verdict is not `same`.
-//! 3. Beyond [`MAX_QUESTIONS`] questions, only what depends on none of them is certain.
+//! 3. Parts are compared one by one, but one value of what is not known must make all of them the same ([`exclusive`]).
+//! 4. Beyond [`MAX_QUESTIONS`] questions, only what depends on none of them is certain.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use larder_projection::{Mount, Question, Sameness, Unknown, Variable};
+use larder_projection::{Filling, Mount, Question, Sameness, Unknown, Variable};
 
 use super::sub_paths::SubPathDiff;
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, ShownMount, Start};
@@ -107,6 +111,33 @@ impl VariableTerm {
     }
 }
 
+/// What a part is, for some answers.
+#[derive(Clone)]
+struct SettledPart {
+    sameness: Sameness,
+    effect: Effect,
+    /// The only way in which it is the same.
+    filling: Option<Filling>,
+}
+
+impl SettledPart {
+    fn new(sameness: Sameness, effect: Effect) -> Self {
+        Self {
+            sameness,
+            effect,
+            filling: None,
+        }
+    }
+
+    fn of(from: Option<&Unknown>, to: Option<&Unknown>, effect: Effect) -> Self {
+        let mut part = Self::new(Sameness::of(from, to), effect);
+        if let (Sameness::Unsure, Some(from), Some(to)) = (part.sameness, from, to) {
+            part.filling = Filling::of(from, to);
+        }
+        part
+    }
+}
+
 impl DiffPart<'_, '_> {
     fn questions(&self, all: &mut BTreeSet<Question>) {
         match self {
@@ -124,31 +155,29 @@ impl DiffPart<'_, '_> {
     }
 
     /// What it is in each way, if no question decides it.
-    fn settled(&self) -> Option<(Sameness, Effect)> {
+    fn settled(&self) -> Option<SettledPart> {
         let mut asked = BTreeSet::new();
         self.questions(&mut asked);
         asked.is_empty().then(|| self.settle(&|_| true))
     }
 
     /// What it is for these answers.
-    fn settle(&self, is_true: &dyn Fn(&Question) -> bool) -> (Sameness, Effect) {
+    fn settle(&self, is_true: &dyn Fn(&Question) -> bool) -> SettledPart {
         match self {
             Self::Variable(sides) => {
                 let [from, to] = &**sides;
                 // New pods get other variables of Services; no container restarts for them.
-                let sameness = if from.is_own(is_true) || to.is_own(is_true) {
-                    let (from, to) = (from.settled(is_true), to.settled(is_true));
-                    Sameness::of(from.as_ref(), to.as_ref())
-                } else {
-                    Sameness::Equal
-                };
-                (sameness, Effect::Restart)
+                if !from.is_own(is_true) && !to.is_own(is_true) {
+                    return SettledPart::new(Sameness::Equal, Effect::Restart);
+                }
+                let (from, to) = (from.settled(is_true), to.settled(is_true));
+                SettledPart::of(from.as_ref(), to.as_ref(), Effect::Restart)
             }
             Self::File(from, to, effect) => {
                 same_file(from.settled(is_true), to.settled(is_true), *effect)
             }
-            Self::Different(effect) => (Sameness::Different, *effect),
-            Self::Unsure(effect, _) => (Sameness::Unsure, *effect),
+            Self::Different(effect) => SettledPart::new(Sameness::Different, *effect),
+            Self::Unsure(effect, _) => SettledPart::new(Sameness::Unsure, *effect),
         }
     }
 
@@ -178,19 +207,19 @@ fn same_file<'r>(
     from: Option<&MountedFile<'r>>,
     to: Option<&MountedFile<'r>>,
     effect: Effect,
-) -> (Sameness, Effect) {
+) -> SettledPart {
     let (Some(from), Some(to)) = (from, to) else {
         let sameness = match (from, to) {
             (None, None) => Sameness::Equal,
             _ => Sameness::Different,
         };
-        return (sameness, effect);
+        return SettledPart::new(sameness, effect);
     };
     if permissions(from) != permissions(to) || from.is_other_token(to) {
-        return (Sameness::Different, Effect::Restart);
+        return SettledPart::new(Sameness::Different, Effect::Restart);
     }
     let data = |one: &MountedFile<'_>| one.file.data.clone().into_term();
-    (Sameness::of(Some(&data(from)), Some(&data(to))), effect)
+    SettledPart::of(Some(&data(from)), Some(&data(to)), effect)
 }
 
 /// What the pod says of a file.
@@ -269,14 +298,15 @@ pub(super) fn outcomes(from: Option<&Start>, to: &Start, parts: &[DiffPart<'_, '
             };
             if is_possible(&open, &is_true) && starts.have_values(&is_true) {
                 let known = parts.iter().zip(&settled);
-                let settled =
-                    known.map(|(part, known)| known.unwrap_or_else(|| part.settle(&is_true)));
+                let settled = known
+                    .map(|(part, known)| known.clone().unwrap_or_else(|| part.settle(&is_true)));
                 outcomes.note(&starts, &settled.collect::<Vec<_>>());
             }
         }
     } else {
-        let unsure = (Sameness::Unsure, Effect::Restart);
-        let settled = settled.into_iter().map(|known| known.unwrap_or(unsure));
+        let unsure = SettledPart::new(Sameness::Unsure, Effect::Restart);
+        let settled = settled.into_iter();
+        let settled = settled.map(|known| known.unwrap_or(unsure.clone()));
         outcomes.note(&starts, &settled.collect::<Vec<_>>());
     }
     if let Some(from) = starts.from
@@ -382,9 +412,9 @@ impl Starts<'_> {
 
 impl Outcomes {
     /// Notes what follows of parts like these.
-    fn note(&mut self, starts: &Starts<'_>, settled: &[(Sameness, Effect)]) {
-        for (may_differ, (sameness, _)) in self.may_differ.iter_mut().zip(settled) {
-            *may_differ |= *sameness != Sameness::Equal;
+    fn note(&mut self, starts: &Starts<'_>, settled: &[SettledPart]) {
+        for (may_differ, part) in self.may_differ.iter_mut().zip(settled) {
+            *may_differ |= part.sameness != Sameness::Equal;
         }
         let has_error = starts.to.error.is_some();
         match starts.from.map(|from| from.error.is_some()) {
@@ -420,17 +450,39 @@ impl Outcomes {
 }
 
 /// What follows for a container that starts on both sides.
-fn seen(settled: &[(Sameness, Effect)]) -> Vec<Outcome> {
+fn seen(settled: &[SettledPart]) -> Vec<Outcome> {
     let strongest = |wanted: Sameness| {
-        let found = settled.iter().filter(|(sameness, _)| *sameness == wanted);
-        found.map(|(_, effect)| *effect).max()
+        let found = settled.iter().filter(|part| part.sameness == wanted);
+        found.map(|part| part.effect).max()
     };
     let outcome = |effect| match effect {
         Effect::Live => Outcome::Live,
         Effect::Restart => Outcome::Restart,
     };
-    let (certain, unsure) = (strongest(Sameness::Different), strongest(Sameness::Unsure));
+    let certain = strongest(Sameness::Different).max(exclusive(settled));
+    let unsure = strongest(Sameness::Unsure);
     let mut possible = vec![certain.map_or(Outcome::Same, outcome)];
     possible.extend(unsure.filter(|unsure| Some(*unsure) > certain).map(outcome));
     possible
+}
+
+/// The effect of parts of which one differs in any case: what makes one the same makes the other different.
+fn exclusive(settled: &[SettledPart]) -> Option<Effect> {
+    let mut strongest = BTreeMap::<_, BTreeMap<&[u8], Effect>>::new();
+    for part in settled {
+        let Some(Filling { source, text }) = &part.filling else {
+            continue;
+        };
+        let by_text = strongest.entry(source).or_default();
+        let effect = by_text.entry(&**text).or_insert(part.effect);
+        *effect = part.effect.max(*effect);
+    }
+    // All but one of the texts are wrong; at best, that is the one with the strongest effect.
+    let second = strongest.values().filter_map(|by_text| {
+        let mut effects: Vec<_> = by_text.values().copied().collect();
+        effects.sort_unstable();
+        effects.pop()?;
+        effects.pop()
+    });
+    second.max()
 }

@@ -128,6 +128,23 @@ fn default_below_an_optional_key_differs_if_the_key_is_missing() {
 }
 
 #[test]
+fn no_value_is_two_texts_at_once() {
+    let key = |name: &str| {
+        format!("{{name: {name}, valueFrom: {{secretKeyRef: {{name: outside, key: k}}}}}}")
+    };
+    let with = |env: [&str; 2]| pod(&format!("env: [{}]", env.join(", ")), "");
+    let from = with([&key("A"), &key("B")]);
+    let literal = |a: &str, b: &str| {
+        with([
+            &format!("{{name: A, value: {a}}}"),
+            &format!("{{name: B, value: {b}}}"),
+        ])
+    };
+    check(&from, &literal("x", "x"), "unknown", &["secret outside"]);
+    check(&from, &literal("x", "z"), "restart", &["secret outside"]);
+}
+
+#[test]
 fn file_below_an_optional_one_is_named() {
     let sources = "{configMap: {name: defaults}}, {secret: {name: outside, optional: true, items: [{key: k, path: level}]}}";
     let side = |level: &str| {
