@@ -9,7 +9,7 @@ mod values;
 use std::{
     ffi::OsString,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
@@ -675,6 +675,12 @@ impl ExecArgs {
     /// The pod, if one is named.
     pub(crate) fn pod(&self) -> Option<&PodName> {
         self.pod.as_ref().or(self.positional_pod.as_ref())
+    }
+
+    /// The word in the place of the pod, if it is that of a file or directory.
+    pub(crate) fn path_as_pod(&self) -> Option<String> {
+        let word = self.positional_pod.as_ref()?.as_written();
+        Path::new(&word).exists().then_some(word)
     }
 }
 

@@ -20,6 +20,14 @@ impl PodName {
         self.namespace.as_deref().unwrap_or(default)
     }
 
+    /// As the user has written it.
+    pub(super) fn as_written(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
     /// Whether it is the name of the pod with this `metadata`.
     pub(crate) fn names(&self, metadata: &ObjectMeta, default: &str) -> bool {
         metadata.namespace.as_deref() == Some(self.namespace(default))

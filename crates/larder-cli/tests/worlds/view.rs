@@ -268,6 +268,13 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion<'_>) -> 
         let issued = Ok(Arc::new(certificate));
         inputs.pod_certificates.insert(key, issued);
     }
+    let (file, written) = env_file(completion);
+    inputs.env_files.insert(file, Ok(Arc::new(written)));
+    inputs
+}
+
+/// The env file that the pod reads, as it was written.
+fn env_file(completion: &Completion<'_>) -> (EnvFileRef, EnvFile) {
     let keys = super::draw::KEYS.into_iter();
     let lines = keys.filter_map(|key| Some((key, completion.fact(Fact::Written(key))?)));
     let lines = lines.map(|(key, value)| format!("{key}='{value}'\n"));
@@ -280,8 +287,7 @@ fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion<'_>) -> 
         host_path: "/e.env".to_owned(),
         content: SecretBytes::new(lines.into_bytes()),
     };
-    inputs.env_files.insert(file, Ok(Arc::new(written)));
-    inputs
+    (file, written)
 }
 
 /// The places of `podCertificate` sources.

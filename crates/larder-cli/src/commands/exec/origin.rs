@@ -12,6 +12,7 @@ use crate::{
     args::{ExcludeArgs, ExecArgs, ManifestArgs, PodName},
     input,
     outcome::Failure,
+    output::note,
 };
 
 /// Where the pod comes from.
@@ -38,6 +39,9 @@ impl Origin {
                 let why = "expected --pod for a pod of the running agent, or manifests with -f";
                 return Err(Failure::unreadable(why));
             };
+            if let Some(path) = args.path_as_pod() {
+                note(format_args!("to read {path}, write -f {path}"));
+            }
             PodSource::Agent(client_config(&args.place)?.root_dir, pod)
         } else {
             let stdin = args.filenames.iter().any(|path| path == Path::new("-"));

@@ -343,14 +343,14 @@ fn a_bad_body_is_decoded_once_until_it_changes() {
 }
 
 /// A list of the pods `a` and `b`, of which `a` has this image and these fields.
-fn two_pods(image: &str, fields: &str) -> Result<Vec<u8>, HttpSourceError> {
+fn two_pods(image: &str, fields: &str) -> Vec<u8> {
     let pod = |name: &str, image: &str, fields: &str| {
         format!(
             "- metadata: {{name: {name}}}\n  spec: {{containers: [{{name: c, image: {image}{fields}}}]}}\n"
         )
     };
     let (a, b) = (pod("a", image, fields), pod("b", image, ""));
-    Ok(format!("apiVersion: v1\nkind: PodList\nitems:\n{a}{b}").into_bytes())
+    format!("apiVersion: v1\nkind: PodList\nitems:\n{a}{b}").into_bytes()
 }
 
 /// The images of the reported pods, and the problems.
@@ -392,19 +392,19 @@ fn an_unknown_field_never_replaces_a_pod_without_one() {
     let misspelled = ", comand: [x]";
     check(
         &mut bodies,
-        two_pods("v1", misspelled),
+        Ok(two_pods("v1", misspelled)),
         &["v1", "v1"],
         &[rejected],
     );
-    check(&mut bodies, two_pods("v2", ""), &["v2", "v2"], &[]);
+    check(&mut bodies, Ok(two_pods("v2", "")), &["v2", "v2"], &[]);
     check(
         &mut bodies,
-        two_pods("v3", misspelled),
+        Ok(two_pods("v3", misspelled)),
         &["v2", "v3"],
         &[kept],
     );
     // The problem stays as long as the body does.
-    check(&mut bodies, two_pods("v3", misspelled), &[], &[kept]);
+    check(&mut bodies, Ok(two_pods("v3", misspelled)), &[], &[kept]);
     check(
         &mut bodies,
         Err(HttpSourceError::Timeout),
@@ -415,11 +415,11 @@ fn an_unknown_field_never_replaces_a_pod_without_one() {
     let mut bodies = start();
     check(
         &mut bodies,
-        two_pods("v3", misspelled),
+        Ok(two_pods("v3", misspelled)),
         &["v2", "v3"],
         &[kept],
     );
-    check(&mut bodies, two_pods("v4", ""), &["v4", "v4"], &[]);
+    check(&mut bodies, Ok(two_pods("v4", "")), &["v4", "v4"], &[]);
 }
 
 #[tokio::test(start_paused = true)]
