@@ -133,6 +133,8 @@ pub async fn run_anchor() -> anyhow::Result<()> {
         .and_then(pipe::Receiver::from_owned_fd)
         .context("standard input is not a pipe")?;
     let mut children = signal(SignalKind::child()).context("cannot receive signals")?;
+    // The kernel sent no signal for those that had ended before.
+    reap()?;
     loop {
         // Both arms are cancel-safe.
         tokio::select! {
