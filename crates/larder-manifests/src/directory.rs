@@ -228,8 +228,10 @@ impl ManifestDir {
                         BTreeSet::new()
                     }
                 },
-                Some(path) = self.slow.next_end() => {
-                    self.schedule.touch(path, Touch::Settled, Instant::now());
+                Some(paths) = self.slow.next_end() => {
+                    for path in paths {
+                        self.schedule.touch(path, Touch::Settled, Instant::now());
+                    }
                     continue;
                 }
                 // None at a pass.

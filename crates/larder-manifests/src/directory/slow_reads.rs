@@ -1,9 +1,12 @@
 //! Reads that a disk holds up: each is left alone until it ends, and no other waits for it.
 //!
-//! Invariant: a path is read once at a time. So a disk that never answers keeps one thread for each path on it.
+//! Invariants:
+//! 1. A path is read once at a time. So a disk that never answers keeps one thread for each path on it.
+//! 2. While [`MOST_READS`] are held up, no other link is followed or read: each waits for the end of one. So a disk with
+//!    many files leaves the process its threads. The directory and what is no link in it are always read.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
     path::{Path, PathBuf},
     time::Duration,
@@ -21,6 +24,8 @@ use super::files;
 
 /// Time for one read. A disk that answers takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(1);
+/// Most reads that are held up at once.
+const MOST_READS: usize = 64;
 
 /// The time of day.
 pub(crate) type WallClock = Box<dyn Fn() -> Timestamp + Send + Sync>;
@@ -31,6 +36,10 @@ pub(super) struct SlowReads {
     /// When each of them began.
     since: BTreeMap<PathBuf, Timestamp>,
     ends: JoinSet<PathBuf>,
+    /// The links of the directory.
+    links: BTreeSet<PathBuf>,
+    /// Those that are not read until a read ends.
+    waiting: Vec<PathBuf>,
 }
 
 impl fmt::Debug for SlowReads {
@@ -45,6 +54,8 @@ impl SlowReads {
             now,
             since: BTreeMap::new(),
             ends: JoinSet::new(),
+            links: BTreeSet::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -58,6 +69,9 @@ impl SlowReads {
         path: &Path,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>, JoinError> {
+        if self.is_full() && self.links.contains(path) {
+            self.wait(path.to_owned());
+        }
         if self.since.contains_key(path) {
             return Ok(None);
         }
@@ -79,12 +93,19 @@ impl SlowReads {
         &mut self,
         links: Vec<PathBuf>,
     ) -> Result<BTreeMap<PathBuf, Stamp>, JoinError> {
+        self.links = links.iter().cloned().collect();
         let mut found = BTreeMap::new();
         let mut left: VecDeque<_> = links
             .into_iter()
             .filter(|link| !self.since.contains_key(link))
             .collect();
         while !left.is_empty() {
+            if self.is_full() {
+                for link in left {
+                    self.wait(link);
+                }
+                break;
+            }
             let began = (self.now)();
             // Not bounded: it takes one answer for each link.
             let (answers, mut answered) = mpsc::unbounded_channel();
@@ -117,6 +138,19 @@ impl SlowReads {
         Ok(found)
     }
 
+    fn is_full(&self) -> bool {
+        self.ends.len() >= MOST_READS
+    }
+
+    /// Leaves a link alone until a read has ended, unless it is being read.
+    fn wait(&mut self, path: PathBuf) {
+        if !self.since.contains_key(&path) {
+            let now = self.now();
+            self.since.insert(path.clone(), now);
+            self.waiting.push(path);
+        }
+    }
+
     fn leave<T: Send + 'static>(&mut self, path: PathBuf, began: Timestamp, read: JoinHandle<T>) {
         self.since.insert(path.clone(), began);
         self.ends.spawn(async move {
@@ -142,10 +176,45 @@ impl SlowReads {
         reads.map(|(path, since)| (path.as_path(), *since))
     }
 
-    /// Waits until one of the reads has ended; `None` if none goes on. Cancel-safe.
-    pub(super) async fn next_end(&mut self) -> Option<PathBuf> {
-        let path = self.ends.join_next().await?.ok()?;
-        self.since.remove(&path);
-        Some(path)
+    /// Waits until one of the reads has ended, and returns the files to read now; `None` if none goes on. Cancel-safe.
+    pub(super) async fn next_end(&mut self) -> Option<Vec<PathBuf>> {
+        let mut paths = vec![self.ends.join_next().await?.ok()?];
+        paths.append(&mut self.waiting);
+        for path in &paths {
+            self.since.remove(path);
+        }
+        Some(paths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn disk_with_many_files_leaves_the_process_its_threads() {
+        let mut slow = SlowReads::new(Box::new(|| Timestamp::UNIX_EPOCH));
+        let path = |index: usize| PathBuf::from(format!("/hung/{index:02}"));
+        let blocked: Vec<_> = (0..MOST_READS).map(|_| channel::<()>()).collect();
+        let (release, reads): (Vec<_>, Vec<_>) = blocked.into_iter().unzip();
+        for (index, answer) in reads.into_iter().enumerate() {
+            let read = spawn_blocking(move || answer.recv());
+            slow.leave(path(index), Timestamp::UNIX_EPOCH, read);
+        }
+        let links = vec![path(97), path(98)];
+        assert!(slow.follow(links).await.unwrap().is_empty());
+        let link = slow.read(&path(98), || panic!("it is read")).await;
+        assert_eq!(link.unwrap(), None::<()>);
+        assert_eq!(slow.iter().count(), MOST_READS + 2);
+        let file = slow.read(&path(99), || 1).await.unwrap();
+        assert_eq!(file, Some(1), "what is no link is read");
+
+        release[3].send(()).unwrap();
+        let ended = slow.next_end().await.unwrap();
+        assert_eq!(ended, [3, 97, 98].map(path));
+        let link = slow.read(&path(98), || 2).await.unwrap();
+        assert_eq!(link, Some(2));
     }
 }
