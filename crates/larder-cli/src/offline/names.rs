@@ -40,12 +40,16 @@ pub(crate) fn did_you_mean<'k>(
     format!("did you mean {meant:?}?{hash}")
 }
 
-/// The name of `known` that differs from `name` only in the hash of kustomize, or else in few letters.
+/// The name of `known` that differs from `name` only in the hash of kustomize, or else in few letters. `None` if `name` is
+/// among them: it is no misspelling then, whatever is wrong with the object.
 pub(crate) fn likely_name<'k>(
     name: &str,
     known: impl IntoIterator<Item = &'k str, IntoIter: Clone>,
 ) -> Option<&'k str> {
     let known = known.into_iter();
+    if known.clone().any(|known| known == name) {
+        return None;
+    }
     let stem = without_hash(name);
     let same = known.clone().find(|known| without_hash(known) == stem);
     same.or_else(|| most_similar(name, known))

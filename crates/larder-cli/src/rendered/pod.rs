@@ -11,7 +11,7 @@ use larder_on_change::{
     parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
 };
 use larder_projection::{
-    ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, Origin,
+    ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, ObjectId, Origin,
     PayloadError, Projection, RuntimeFeatures, Unavailable, VolumeKind, containers, environment,
     mounts, partial_environment, partial_mounts, pod_volumes, project, used_volumes,
 };
@@ -164,7 +164,7 @@ impl<'a> RenderedPod<'a> {
     /// The immutable object that is the `origin` of something, if the manifests of `to` change or lack it: containers
     /// that run keep what they see of it.
     pub(crate) fn pinned(&self, to: &Self, origin: &Origin<'_>) -> Option<String> {
-        let Origin::Key { kind, name, .. } = origin else {
+        let (Origin::Key { kind, name, .. } | Origin::Missing { kind, name, .. }) = origin else {
             return None;
         };
         let key = ObjectKey::new(self.namespace(), *name);
@@ -176,6 +176,12 @@ impl<'a> RenderedPod<'a> {
     pub(super) fn view(&self, index: usize) -> Option<&RenderedContainer<'a>> {
         let (_, view) = self.containers.get(index)?;
         view.as_ref().ok().or_else(|| self.partial.get(&index))
+    }
+
+    /// Whether the manifests have the object, or what makes it.
+    pub(crate) fn has_object(&self, object: &ObjectId) -> bool {
+        let key = ObjectKey::new(self.namespace(), &*object.name);
+        self.offline.has_object(object.kind, &key)
     }
 
     /// Whether not all of an object is known.

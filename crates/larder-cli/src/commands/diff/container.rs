@@ -382,9 +382,11 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
     let is_needed = |object: &ObjectId| before.needs(&Question::Exists(object.clone()));
     let new = after.start.needs.iter().filter(|need| !before.needs(need));
     let unmet = new.map(|need| {
-        // Of an object that was needed before, only the key is new.
+        // Of an object that was needed before, or that is there, only the key is asked for.
         let what = match need {
-            Question::HasKey(object, _) if is_needed(object) => need.to_string(),
+            Question::HasKey(object, _) if is_needed(object) || pod.has_object(object) => {
+                need.to_string()
+            }
             _ => need.subject(),
         };
         let object = need.object();

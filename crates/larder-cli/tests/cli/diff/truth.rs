@@ -431,6 +431,15 @@ fn new_reference_to_what_no_document_has_is_named_first() {
     assert!(text.contains(words), "{text}");
     // It was needed before.
     check(&reads("web-evn"), &reads("web-evn"), "same", &[]);
+    // An object without data is there; a controller may give it the key.
+    let empty = object("ConfigMap", "app", "{}");
+    let reads_nothing = pod("", "") + &empty;
+    let reads_key = "env: [{name: X, valueFrom: {configMapKeyRef: {name: app, key: level}}}]";
+    let found = container(&reads_nothing, &(pod(reads_key, "") + &empty));
+    assert_eq!(
+        found["unless"],
+        json!([{"what": "configmap app key level"}])
+    );
     let key = |key: &str| {
         pod(
             &format!(

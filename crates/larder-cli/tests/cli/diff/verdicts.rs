@@ -54,6 +54,19 @@ fn change_of_an_immutable_object_needs_a_restart() {
 }
 
 #[test]
+fn key_of_an_immutable_object_that_something_else_makes_needs_a_restart() {
+    let pod = concat!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: prod}\nspec:\n",
+        "  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]\n",
+        "  volumes: [{name: v, secret: {secretName: db, optional: true, items: [{key: a, path: a}]}}]\n",
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {name: db, namespace: prod}\n",
+    );
+    let from = format!("{pod}stringData: {{b: '1'}}\nimmutable: true\n");
+    let to = format!("{pod}data: {{a: 'ENC[x]'}}\nsops: {{mac: m}}\n");
+    check_verdicts(&from, &to, &[("c", "restart")]);
+}
+
+#[test]
 fn verdict_follows_from_what_a_running_container_sees() {
     let data = map("{level: info, a: '1', b: '1'}");
     let base = [POD, &data].concat();
