@@ -87,7 +87,13 @@ fn with_names(arg: Arg) -> Arg {
         "from" | "to" => revisions,
         _ => return arg,
     };
-    let candidates = move || names().into_iter().map(CompletionCandidate::new).collect();
+    let candidates = move || {
+        // Shells print names as they are, and manifests may be a stranger's.
+        let names = names()
+            .into_iter()
+            .filter(|name| !name.contains(char::is_control));
+        names.map(CompletionCandidate::new).collect()
+    };
     arg.add(ArgValueCandidates::new(candidates))
 }
 
