@@ -62,7 +62,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ..Inputs::default()
     };
     for name in references::config_maps(&pod) {
-        // An object that is not there is an input, too: only the projection knows who can do without it.
+        // A missing object is an input too: only the projection knows where it is optional.
         let object = registered.get(&name).await.map_err(Unavailable::from);
         inputs.config_maps.insert(name.to_string(), object);
     }

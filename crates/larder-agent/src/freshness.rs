@@ -367,8 +367,7 @@ fn doubt(proof: &Proof, now: Now) -> Option<Doubt> {
 type StaleParts = BTreeSet<(String, String)>;
 
 /// Notifies the clients of a pod's stream when parts of it become stale or are fresh again, and posts an event for each
-/// stale part. `changed` is notified when an object
-/// may have become either. Runs until dropped.
+/// stale part. `changed` is notified when an object may have become either. Runs until dropped.
 pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Notify>) {
     let mut reported = HashMap::<ResolvedPodUid, StaleParts>::new();
     loop {

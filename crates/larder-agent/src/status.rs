@@ -61,7 +61,7 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
 /// What a problem means for a wait until everything is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProblemKind {
-    /// Something that somebody asked for is not done, or is not known to the agent: rejected manifests, sources that
+    /// Part of the desired state is not carried out, or is not known to the agent: rejected manifests, sources that
     /// cannot be read, invalid annotations.
     Undone,
     /// Objects may have changed unnoticed. What is in place may be out of date.

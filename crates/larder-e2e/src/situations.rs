@@ -2,9 +2,9 @@
 //!
 //! An agent is brought into each situation in the tests of its mode, which hold its status document, health, metrics and
 //! events to the table, and the document to the one that is recorded here. The tests of `larder status` hold its text and
-//! `--wait` to the recorded documents. So no output says something else than the others.
+//! `--wait` to the recorded documents. So no output contradicts another.
 //!
-//! `UPDATE_EXPECT=1` records the documents anew.
+//! `UPDATE_EXPECT=1` records the documents again.
 
 use std::{env, fs, path::PathBuf};
 
@@ -25,7 +25,7 @@ pub struct Situation {
     pub problem: &'static str,
     /// In a line of `/healthz` about something that waits; empty if nothing does.
     pub waiting: &'static str,
-    /// The reason of an event; empty if there is none, or nobody takes it.
+    /// The reason of an event; empty if there is none, or the API server does not take it.
     pub event: &'static str,
     /// When a wait for everything is over.
     pub wait_for_all: Wait,

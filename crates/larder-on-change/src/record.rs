@@ -33,8 +33,8 @@ pub struct Past {
 }
 
 impl Past {
-    /// The content of which the record tells the last notification: the parts on disk, with the files and variables of
-    /// objects that are left out as they were held.
+    /// The content of the last notification by the record: the parts on disk, but files and variables of objects that
+    /// are left out as they were held.
     pub(crate) fn notified_content(&self, key: &DigestKey) -> Content {
         let record = self.record.as_ref();
         let record = record.filter(|record| record.key == key.fingerprint());

@@ -42,8 +42,8 @@ impl PodAddresses {
     ///
     /// # Errors
     ///
-    /// There are some, and none may be used. Or there is none, and never will be: whoever states no address of a pod that uses
-    /// the network of this machine means one of the machine.
+    /// None of the pod's addresses may be used. Or the pod uses the network of this machine and states no address, so it
+    /// will never have one of its own.
     pub(super) fn with_port(&self, port: u16) -> Result<Vec<SocketAddr>, HttpError> {
         if self.is_host_network && self.networks.is_some() && self.ips.is_empty() {
             return Err(HttpError::HostNetwork(port));

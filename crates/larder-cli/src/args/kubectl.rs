@@ -55,7 +55,7 @@ impl TypedValueParser for Kustomization {
     }
 }
 
-/// A path of `-f`. kubectl takes addresses, too; larder sends no request that nobody sees in its arguments.
+/// A path after `-f`. kubectl also takes URLs; larder does not, and names the command that downloads one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ManifestPath;
 

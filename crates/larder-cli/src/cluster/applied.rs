@@ -12,7 +12,7 @@ use crate::outcome::Failure;
 
 /// The annotation in which `kubectl apply` keeps the manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The field of a workload that the API server lets nobody change, and the kinds that have it.
+/// The immutable field of a workload, and the kinds that have it.
 const SELECTOR: &str = "/spec/selector";
 const SELECTING: [&str; 4] = ["DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"];
 /// Prefix of the volume with a token that the API server adds to each pod.

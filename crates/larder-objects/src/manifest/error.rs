@@ -84,8 +84,7 @@ impl ManifestError {
         self
     }
 
-    /// The text of a warning of an unknown field, for whoever takes no object with one: the last good version of the object
-    /// stays.
+    /// The text where an unknown field is no warning but a rejection: the last good version of the object stays.
     pub fn as_rejection(&self) -> String {
         match self {
             Self::Document {

@@ -32,12 +32,12 @@ struct Step {
 
 type Values = BTreeMap<String, u8>;
 
-/// An object, what hooks know of it, and what the application was told.
+/// An object, its values as hooks know them, and those of the last notification.
 #[derive(Clone, Debug, Default)]
 struct ModelObject {
     values: Values,
     known: Values,
-    told: Values,
+    notified: Values,
     is_left_out: bool,
 }
 
@@ -145,10 +145,10 @@ proptest! {
         node.schedule.pass(POD, content, &kept(), node.now);
         for object in &mut objects {
             object.known.clone_from(&object.values);
-            object.told.clone_from(&object.values);
+            object.notified.clone_from(&object.values);
         }
         let mut record = node.record(POD).unwrap();
-        // A failed attempt may have told everything or nothing.
+        // A failed attempt may have notified the application of everything or of nothing.
         let mut is_uncertain = false;
 
         for Step { edit, restarts, succeeds } in steps {
@@ -179,7 +179,7 @@ proptest! {
             for object in objects.iter_mut().filter(|object| !object.is_left_out) {
                 object.known.clone_from(&object.values);
             }
-            let owed = objects.iter().any(|object| object.known != object.told);
+            let owed = objects.iter().any(|object| object.known != object.notified);
             let attempts = node.due(3600);
             if is_uncertain {
                 // It is retried in any case, or has been.
@@ -194,8 +194,9 @@ proptest! {
                 record = node.record(POD).unwrap_or(record);
                 is_uncertain = !succeeds;
                 if succeeds {
-                    let told = objects.iter_mut();
-                    told.for_each(|object| object.told.clone_from(&object.known));
+                    for object in &mut objects {
+                        object.notified.clone_from(&object.known);
+                    }
                 }
             }
         }
