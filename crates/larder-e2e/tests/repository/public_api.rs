@@ -1,6 +1,6 @@
 //! `docs/api/CRATE.txt` records the public API of each library, so that a change of it shows in review.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p larder-e2e --test public_api` rewrites the files.
+//! `UPDATE_EXPECT=1 cargo test -p larder-e2e --test repository public_api` rewrites the files.
 //!
 //! An item counts as public if it says `pub`: the lint `unreachable_pub` rejects those that no user can reach. So the
 //! sources are read as text, as rustfmt leaves them: an item ends at the first line that is not indented and ends with
