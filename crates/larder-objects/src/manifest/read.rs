@@ -145,17 +145,15 @@ fn limits(text: &str) -> Limits {
     }
 }
 
-/// The text with one carriage return less before each line feed. It may hold values of Secrets.
-fn without_returns(text: &str) -> Zeroizing<String> {
-    let mut packed = Zeroizing::new(String::with_capacity(text.len()));
-    packed.extend(
-        text.split_inclusive('\n')
-            .flat_map(|line| match line.strip_suffix("\r\n") {
-                Some(line) => [line, "\n"],
-                None => [line, ""],
-            }),
-    );
-    packed
+/// The lines of a text as kubectl passes them on: each ends with a line feed, the last one too, and has one carriage
+/// return less before it, so that a further one is a line break of its own. They may hold values of Secrets.
+fn lines_of_kubectl(text: &str) -> Zeroizing<String> {
+    let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
+    for line in text.lines() {
+        lines.push_str(line);
+        lines.push('\n');
+    }
+    lines
 }
 
 /// Runs `read`; a panic becomes an error.
@@ -168,9 +166,10 @@ impl Loader {
     pub fn text(&mut self, name: &str, text: &str) {
         let file: Arc<str> = name.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // kubectl takes one carriage return off the end of each line; a further one is then a line break with its feed.
-        let packed = text.contains("\r\r\n").then(|| without_returns(text));
-        let text = packed.as_deref().map_or(text, String::as_str);
+        // To the parser, most texts mean the same without a copy.
+        let is_other = text.contains("\r\r\n") || !text.ends_with('\n');
+        let lines = is_other.then(|| lines_of_kubectl(text));
+        let text = lines.as_deref().map_or(text, String::as_str);
         let mut reading = Reading {
             file: &file,
             limits: limits(text),

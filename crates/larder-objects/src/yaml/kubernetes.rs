@@ -1,5 +1,6 @@
 //! What YAML 1.2 has and Kubernetes' YAML lacks (`go.yaml.in/yaml/v2`, behind `sigs.k8s.io/yaml` of Kubernetes 1.36): the
-//! escape `\/`, keys apart from their colons, signs within texts, and tabs before a key, an item or a comment.
+//! escape `\/`, keys apart from their colons, colons that touch what follows, signs within texts, and tabs before a key,
+//! an item or a comment.
 //!
 //! The parser's events skip all that stands between two nodes. A [`Checker`] reads it again, as Kubernetes' scanner would.
 //! Invariant: it looks at each byte once.
@@ -15,6 +16,8 @@ const SIGN: &str = "in braces or brackets, ? and : are signs to Kubernetes: quot
 const NAME: &str = "to Kubernetes, an anchor's name has only letters, digits, - and _";
 const TAG: &str = "no tag to Kubernetes";
 const KEY: &str = "a key and its colon are on one line";
+const COLON: &str =
+    "in braces or brackets, a key's colon belongs to the key for Kubernetes unless a space follows";
 
 /// Reads what the parser's events skip.
 pub(super) struct Checker<'a> {
@@ -187,10 +190,7 @@ impl<'a> Checker<'a> {
 
     /// Reads what stands between two nodes.
     fn between(&mut self, text: &str) -> Result<(), Refusal> {
-        let is_flow = self
-            .open
-            .last()
-            .is_some_and(|parent| parent.indent.is_none());
+        let is_flow = self.is_flow();
         let mut rest = text.char_indices().peekable();
         while let Some((at, character)) = rest.next() {
             let (line, column) = (self.line, self.column);
@@ -225,6 +225,11 @@ impl<'a> Checker<'a> {
                     if let Some(key) = self.key.take().filter(|key| *key != line) {
                         return Err((key, KEY));
                     }
+                    let mut after = self.text[self.seen + at + 1..].chars();
+                    let ends_key = after.next().is_none_or(char::is_whitespace);
+                    if is_flow && self.after_plain.is_some() && !ends_key {
+                        return Err((line, COLON));
+                    }
                     // That of an explicit key.
                     self.may_begin = self.is_blank;
                 }
@@ -246,6 +251,7 @@ impl<'a> Checker<'a> {
         }
         Ok(())
     }
+
     /// A comment, tag, anchor, head of a block scalar or sign of documents.
     fn token(&mut self, token: &str) -> Result<(), Refusal> {
         match token.as_bytes() {
