@@ -52,10 +52,14 @@ impl Object for ConfigMap {
 impl ConfigMap {
     /// The values of both fields as `(is text, bytes)`, by key. No key is in both: the API server admits none.
     fn all_values(&self) -> BTreeMap<&str, (bool, &[u8])> {
-        let text = self.data.iter();
-        let text = text.map(|(key, value)| (key, (true, value.as_bytes())));
-        let binary = self.binary_data.iter();
-        let binary = binary.map(|(key, value)| (key, (false, &**value)));
+        let text = self
+            .data
+            .iter()
+            .map(|(key, value)| (key, (true, value.as_bytes())));
+        let binary = self
+            .binary_data
+            .iter()
+            .map(|(key, value)| (key, (false, &**value)));
         text.chain(binary).collect()
     }
 }
@@ -83,8 +87,9 @@ fn binary_data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Data<Vec<u8
     impl<'de> Deserialize<'de> for Bytes {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let text = SmolStr::deserialize(deserializer)?;
-            let bytes = go_base64::decode(&text).map(Self);
-            bytes.map_err(|_| D::Error::custom("value is not base64"))
+            go_base64::decode(&text)
+                .map(Self)
+                .map_err(|_| D::Error::custom("value is not base64"))
         }
     }
 

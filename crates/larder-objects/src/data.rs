@@ -86,8 +86,10 @@ impl<V> Index<&str> for Data<V> {
 /// Of several values of a key the last one counts.
 impl<K: Into<SmolStr>, V> FromIterator<(K, V)> for Data<V> {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(pairs: T) -> Self {
-        let pairs = pairs.into_iter();
-        let sorted: BTreeMap<_, _> = pairs.map(|(key, value)| (key.into(), value)).collect();
+        let sorted: BTreeMap<_, _> = pairs
+            .into_iter()
+            .map(|(key, value)| (key.into(), value))
+            .collect();
         Self(sorted.into_iter().collect())
     }
 }

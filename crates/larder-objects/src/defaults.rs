@@ -71,8 +71,11 @@ pub fn service(service: &mut Service) {
 /// Fills the defaults of a Namespace, its finalizer and phase included.
 pub fn namespace(namespace: &mut Namespace) {
     if let Some(name) = &namespace.metadata.name {
-        let labels = namespace.metadata.labels.get_or_insert_default();
-        labels.insert("kubernetes.io/metadata.name".to_owned(), name.clone());
+        namespace
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert("kubernetes.io/metadata.name".to_owned(), name.clone());
     }
     let spec: &mut NamespaceSpec = namespace.spec.get_or_insert_default();
     let finalizers = spec.finalizers.get_or_insert_default();

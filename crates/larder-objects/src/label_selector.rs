@@ -12,8 +12,11 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
         && requirements.all(|requirement| {
             let value = labels.get(&requirement.key);
             let listed = value.is_some_and(|value| {
-                let values = requirement.values.as_deref().unwrap_or_default();
-                values.contains(value)
+                requirement
+                    .values
+                    .as_deref()
+                    .unwrap_or_default()
+                    .contains(value)
             });
             match requirement.operator.as_str() {
                 "In" => listed,

@@ -102,8 +102,11 @@ impl Unit {
         if let Some((_, exponent)) = binary.find(|(known, _)| *known == suffix) {
             return Ok(Self::Binary(exponent));
         }
-        let exponent = suffix.strip_prefix(['e', 'E']).and_then(parse_exponent);
-        exponent.map(Self::Decimal).ok_or(QuantityError::Suffix)
+        suffix
+            .strip_prefix(['e', 'E'])
+            .and_then(parse_exponent)
+            .map(Self::Decimal)
+            .ok_or(QuantityError::Suffix)
     }
 }
 

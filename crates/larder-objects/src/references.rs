@@ -124,13 +124,16 @@ fn visit_environment<'a>(
         .flatten()
         .map(|container| (&container.env_from, &container.env));
     for (env_from, env) in init.chain(regular).chain(ephemeral) {
-        let all_keys = env_from.iter().flatten().filter_map(&of_all_keys);
-        all_keys.for_each(|name| found(name));
-        let sources = env
+        env_from
             .iter()
             .flatten()
-            .filter_map(|variable| variable.value_from.as_ref());
-        sources.filter_map(&of_one_key).for_each(|name| found(name));
+            .filter_map(&of_all_keys)
+            .for_each(|name| found(name));
+        env.iter()
+            .flatten()
+            .filter_map(|variable| variable.value_from.as_ref())
+            .filter_map(&of_one_key)
+            .for_each(|name| found(name));
     }
 }
 

@@ -40,9 +40,11 @@ fn is_sidecar(container: &Container) -> bool {
 /// are left out.
 pub(crate) fn of_containers(spec: &PodSpec, side: Side) -> BTreeMap<String, Amount> {
     let amounts = |container: &Container| -> BTreeMap<String, Amount> {
-        let held = container.resources.iter().filter_map(|held| side.of(held));
-        let amounts = held.flatten();
-        amounts
+        container
+            .resources
+            .iter()
+            .filter_map(|held| side.of(held))
+            .flatten()
             .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)))
             .collect()
     };
@@ -91,17 +93,20 @@ pub fn qos_class(spec: &PodSpec) -> &'static str {
     let parts: Vec<Option<&ResourceRequirements>> = if spec.resources.is_some() {
         vec![spec.resources.as_ref()]
     } else {
-        let containers = spec.containers.iter().chain(init);
-        containers.map(|part| part.resources.as_ref()).collect()
+        spec.containers
+            .iter()
+            .chain(init)
+            .map(|part| part.resources.as_ref())
+            .collect()
     };
     let [mut requests, mut limits] = [[Quantity::default(); 2]; 2];
     let mut limited = true;
     for part in parts {
         let amount = |side: Side| {
             ["cpu", "memory"].map(|name| {
-                let amounts = part.and_then(|part| side.of(part));
-                let amount = amounts.and_then(|amounts| amounts.get(name)?.0.parse().ok());
-                amount.unwrap_or_default()
+                part.and_then(|part| side.of(part))
+                    .and_then(|amounts| amounts.get(name)?.0.parse().ok())
+                    .unwrap_or_default()
             })
         };
         let (part_requests, part_limits) = (amount(Side::Requests), amount(Side::Limits));

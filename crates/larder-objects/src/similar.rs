@@ -13,8 +13,9 @@ pub fn most_similar<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) ->
     }
     let lower = name.to_lowercase();
     let distance = |known: &str| strsim::osa_distance(&lower, &known.to_lowercase());
-    let known = known.into_iter().take(MAX_NAMES);
     known
+        .into_iter()
+        .take(MAX_NAMES)
         .filter(|known| known.len() <= MAX_COMPARED)
         .map(|known| (distance(known), known))
         .min()

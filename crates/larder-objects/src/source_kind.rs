@@ -51,8 +51,10 @@ impl<'a> SourceKind<'a> {
 
     /// The sources of `volume`, each with the position of its entry.
     pub fn of_volume(volume: &'a Volume) -> impl Iterator<Item = (usize, Self)> {
-        let projected = volume.projected.as_ref();
-        let entries = projected.and_then(|projected| projected.sources.as_deref());
+        let entries = volume
+            .projected
+            .as_ref()
+            .and_then(|projected| projected.sources.as_deref());
         entries
             .unwrap_or_default()
             .iter()
@@ -115,8 +117,11 @@ impl<'a> SourceKind<'a> {
 }
 
 fn paths_of<'a, I>(items: Option<&'a [I]>, path: impl Fn(&'a I) -> &'a String) -> Vec<&'a str> {
-    let items = items.unwrap_or_default().iter();
-    items.map(|item| path(item).as_str()).collect()
+    items
+        .unwrap_or_default()
+        .iter()
+        .map(|item| path(item).as_str())
+        .collect()
 }
 
 #[cfg(test)]

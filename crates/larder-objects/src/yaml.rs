@@ -315,12 +315,10 @@ impl Node {
         match &mut self.content {
             Content::Scalar(Wiped(value)) => value.take(),
             Content::Sequence(nodes) => nodes.iter_mut().map(Self::take_value).collect(),
-            Content::Mapping(entries) => {
-                let entries = entries.iter_mut();
-                entries
-                    .map(|(key, node)| (key.clone(), node.take_value()))
-                    .collect()
-            }
+            Content::Mapping(entries) => entries
+                .iter_mut()
+                .map(|(key, node)| (key.clone(), node.take_value()))
+                .collect(),
         }
     }
 
@@ -329,8 +327,10 @@ impl Node {
         let child = path.split_first().and_then(|(segment, rest)| {
             let child = match (segment, &self.content) {
                 (PathSegment::Field(key) | PathSegment::Key(key), Content::Mapping(entries)) => {
-                    let place = entries.binary_search_by(|(name, _)| (**name).cmp(key));
-                    place.ok().map(|place| &entries[place].1)
+                    entries
+                        .binary_search_by(|(name, _)| (**name).cmp(key))
+                        .ok()
+                        .map(|place| &entries[place].1)
                 }
                 (PathSegment::Index(index), Content::Sequence(nodes)) => nodes.get(*index),
                 _ => None,
@@ -376,8 +376,8 @@ impl<'a> Builder<'a> {
     }
 
     fn expect_next(&mut self) -> Result<(Event<'a>, Span), Error> {
-        let next = self.next()?;
-        next.ok_or_else(|| Error::syntax(self.first_line, "unexpected end"))
+        self.next()?
+            .ok_or_else(|| Error::syntax(self.first_line, "unexpected end"))
     }
 
     /// The node that begins with `event`, to its end.

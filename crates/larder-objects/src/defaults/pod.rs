@@ -66,12 +66,14 @@ fn container(given: &mut Container) {
     for port in given.ports.iter_mut().flatten() {
         set(&mut port.protocol, "TCP");
     }
-    let probes = [
+    [
         &mut given.liveness_probe,
         &mut given.readiness_probe,
         &mut given.startup_probe,
-    ];
-    probes.into_iter().flatten().for_each(probe);
+    ]
+    .into_iter()
+    .flatten()
+    .for_each(probe);
     if let Some(lifecycle) = &mut given.lifecycle {
         let handlers = [&mut lifecycle.post_start, &mut lifecycle.pre_stop];
         for handler in handlers.into_iter().flatten() {
@@ -134,8 +136,9 @@ fn resources(given: &mut Option<ResourceRequirements>) {
     {
         let requests = given.requests.get_or_insert_default();
         for (resource, limit) in limits {
-            let request = requests.entry(resource.clone());
-            request.or_insert_with(|| limit.clone());
+            requests
+                .entry(resource.clone())
+                .or_insert_with(|| limit.clone());
         }
     }
 }
@@ -157,8 +160,11 @@ fn pod_resources(spec: &mut PodSpec) {
             if resource.starts_with(HUGE_PAGES)
                 && requested.is_none_or(|held| !held.contains_key(&resource))
             {
-                let held = given.limits.get_or_insert_default().entry(resource);
-                held.or_insert_with(|| Quantity(sum.to_string()));
+                given
+                    .limits
+                    .get_or_insert_default()
+                    .entry(resource)
+                    .or_insert_with(|| Quantity(sum.to_string()));
             }
         }
     }
@@ -173,8 +179,11 @@ fn pod_resources(spec: &mut PodSpec) {
         matches!(&**resource, "cpu" | "memory") || resource.starts_with(HUGE_PAGES)
     });
     for (resource, amount) in sums.chain(limits) {
-        let held = given.requests.get_or_insert_default().entry(resource);
-        held.or_insert(amount);
+        given
+            .requests
+            .get_or_insert_default()
+            .entry(resource)
+            .or_insert(amount);
     }
 }
 
@@ -251,12 +260,14 @@ fn projection(given: &mut ProjectedVolumeSource) {
             downward.items.iter_mut().flatten().for_each(downward_file);
         }
         if let Some(token) = service_account_token {
-            let seconds = &mut token.expiration_seconds;
-            seconds.get_or_insert(TOKEN_EXPIRATION_SECS);
+            token
+                .expiration_seconds
+                .get_or_insert(TOKEN_EXPIRATION_SECS);
         }
         if let Some(certificate) = pod_certificate {
-            let seconds = &mut certificate.max_expiration_seconds;
-            seconds.get_or_insert(CERTIFICATE_EXPIRATION_SECS);
+            certificate
+                .max_expiration_seconds
+                .get_or_insert(CERTIFICATE_EXPIRATION_SECS);
         }
     }
 }

@@ -88,8 +88,10 @@ pub type SetFields = BTreeMap<String, Option<String>>;
 
 /// The ordinal of the first pod of a StatefulSet.
 fn first_ordinal(stateful_set: &Value) -> u64 {
-    let start = stateful_set.pointer("/spec/ordinals/start");
-    start.and_then(Value::as_u64).unwrap_or(0)
+    stateful_set
+        .pointer("/spec/ordinals/start")
+        .and_then(Value::as_u64)
+        .unwrap_or(0)
 }
 
 /// The name of the pod of `workload` that stands for all: of a StatefulSet the first one. The names of others are not known,
@@ -155,7 +157,8 @@ pub(super) fn set_fields(workload: &Value) -> SetFields {
         }
         _ => {}
     }
-    let labels = labels.into_iter();
-    fields.extend(labels.map(|(key, value)| (format!("metadata.labels['{key}']"), value)));
+    for (key, value) in labels {
+        fields.insert(format!("metadata.labels['{key}']"), value);
+    }
     fields
 }

@@ -14,10 +14,10 @@ const KNATIVE_CONTAINER: &str = "user-container";
 
 /// Whether the object has a pod template: a list of containers at its place.
 pub(super) fn has_template(object: &RawObject) -> bool {
-    let containers = object
+    object
         .pointer("/spec/template/spec/containers")
-        .and_then(Value::as_array);
-    containers.is_some_and(|all| !all.is_empty() && all.iter().all(Value::is_object))
+        .and_then(Value::as_array)
+        .is_some_and(|all| !all.is_empty() && all.iter().all(Value::is_object))
         && !object.text("/metadata/name").is_empty()
 }
 

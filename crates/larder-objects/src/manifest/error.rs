@@ -304,12 +304,12 @@ impl fmt::Display for Problem {
             Self::UnknownField { field, suggestion } => {
                 let suggestion = suggestion.as_ref();
                 let effect = "ignored";
-                let text = UnknownFieldText {
+                UnknownFieldText {
                     field,
                     effect,
                     suggestion,
-                };
-                text.fmt(f)
+                }
+                .fmt(f)
             }
             Self::Type { field, problem } if field.segments().is_empty() => f.write_str(problem),
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),

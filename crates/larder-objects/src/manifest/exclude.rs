@@ -59,9 +59,11 @@ pub enum InvalidExclusion {
 
 /// The outermost part of `path` that is left out; `path` is relative to the directory that is read.
 pub(super) fn outermost<'p>(exclusions: &[Exclusion], path: &'p Path) -> Option<&'p Path> {
-    let parts: Vec<_> = path.ancestors().collect();
-    let mut parts = parts.into_iter().rev();
-    parts.find(|part| exclusions.iter().any(|one| one.matches(part)))
+    path.ancestors()
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+        .find(|part| exclusions.iter().any(|one| one.matches(part)))
 }
 
 #[cfg(test)]

@@ -144,8 +144,9 @@ impl Loader {
     /// Whether the file at `below` in `directory` is left out, which is noted: for callers that list files themselves.
     pub fn leaves_out(&mut self, directory: &Path, below: &Path) -> bool {
         let outermost = outermost(&self.exclusions, below);
-        let excluded = &mut self.manifests.excluded;
-        excluded.extend(outermost.map(|part| directory.join(part)));
+        self.manifests
+            .excluded
+            .extend(outermost.map(|part| directory.join(part)));
         outermost.is_some()
     }
 

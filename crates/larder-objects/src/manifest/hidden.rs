@@ -142,8 +142,10 @@ fn handling(kind: &str) -> Option<ObjectKind> {
     if kind == "ClusterTrustBundle" {
         return Some(ObjectKind::ClusterTrustBundle);
     }
-    let known = KINDS.into_iter().find(|(_, known, _)| *known == kind);
-    known.map(|(.., handling)| handling)
+    KINDS
+        .into_iter()
+        .find(|(_, known, _)| *known == kind)
+        .map(|(.., handling)| handling)
 }
 
 /// Whether the object may have another namespace or name than its document says.

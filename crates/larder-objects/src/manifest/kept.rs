@@ -23,8 +23,7 @@ pub struct KeptVersion {
 impl KeptObjects {
     /// Adds an object.
     pub fn insert(&mut self, kind: &str, key: ObjectKey, version: KeptVersion) {
-        let of_kind = self.0.entry(kind.into()).or_default();
-        of_kind.insert(key, version);
+        self.0.entry(kind.into()).or_default().insert(key, version);
     }
 
     /// The earlier version of this object, if one is in use.

@@ -37,8 +37,10 @@ pub(super) fn misplaced(object: &Value, template: &'static str) -> Vec<UnknownFi
         // Without containers it is an error, too.
         let _ = decode::<PodSpec>(&keys.clone().into(), &mut others);
         let others: Vec<_> = others.into_iter().map(|other| other.field).collect();
-        let keys = keys.keys().map(|key| FieldPath::root().child(key));
-        let misplaced = keys.filter(|key| !others.contains(key) && key.to_string() != OF_JOBS);
+        let misplaced = keys
+            .keys()
+            .map(|key| FieldPath::root().child(key))
+            .filter(|key| !others.contains(key) && key.to_string() != OF_JOBS);
         found.extend(misplaced.map(|key| UnknownField {
             field: path.join(&key),
             suggestion: Some(Suggestion::Place(place.clone())),

@@ -161,8 +161,10 @@ fn add_claims(spec: &mut Value, claims: &[Value], pod: &str) {
     let name_of = |claim| Value::pointer(claim, "/metadata/name").and_then(Value::as_str);
     let names: HashSet<&str> = claims.iter().filter_map(name_of).collect();
     let is_replaced = |volume: &Value| {
-        let name = volume.get("name").and_then(Value::as_str);
-        name.is_some_and(|name| names.contains(name))
+        volume
+            .get("name")
+            .and_then(Value::as_str)
+            .is_some_and(|name| names.contains(name))
     };
     volumes.retain(|volume| !is_replaced(volume));
     let mut added = HashSet::new();

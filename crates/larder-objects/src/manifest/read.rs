@@ -55,11 +55,14 @@ impl Source<'_> {
             // It is JSON, whose escape `\/` Kubernetes' YAML lacks.
             let mut limits = limits(self.chunk.text);
             limits.as_kubernetes = false;
-            let nodes = yaml::parse(self.chunk, &mut limits).ok()?;
-            nodes.into_iter().next()
+            yaml::parse(self.chunk, &mut limits)
+                .ok()?
+                .into_iter()
+                .next()
         });
-        let lines = lines.as_ref();
-        lines.map_or(self.line, |node| node.line_of(path.segments()))
+        lines
+            .as_ref()
+            .map_or(self.line, |node| node.line_of(path.segments()))
     }
 
     /// The place of the field at `path` of the object at `place`.
@@ -380,8 +383,11 @@ impl Loader {
         let kept = match recognized {
             Ok(Recognized::Object(mut document, rejected)) => {
                 document.written = written;
-                let rejected = rejected.iter().cloned();
-                rejected.map(Problem::Rejected).for_each(warn);
+                rejected
+                    .iter()
+                    .cloned()
+                    .map(Problem::Rejected)
+                    .for_each(warn);
                 self.keep(*document)
             }
             Ok(Recognized::Makes(made)) => {

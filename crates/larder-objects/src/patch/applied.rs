@@ -73,10 +73,11 @@ fn whole(original: &Fields, modified: &Fields) -> Fields {
 
 /// The fields that only `original` has, as what removes them.
 fn deletions(original: &Fields, modified: &Fields) -> Fields {
-    let gone = original
+    original
         .keys()
-        .filter(|field| !modified.contains_key(*field));
-    gone.map(|field| (field.clone(), Value::Null)).collect()
+        .filter(|field| !modified.contains_key(*field))
+        .map(|field| (field.clone(), Value::Null))
+        .collect()
 }
 
 /// A strategic merge patch of the field `parent`.
@@ -148,10 +149,10 @@ fn patch_list(
     let place = |item: &Value| json!({key: item[key]});
     let before = |item: &Value| original.iter().find(|one| id(one) == id(item));
     let kept: HashSet<_> = modified.iter().filter_map(id).collect();
-    let gone = original
+    let deletions = original
         .iter()
-        .filter(|item| id(item).is_some_and(|id| !kept.contains(&id)));
-    let deletions = gone.map(|item| json!({key: item[key], PATCH: "delete"}));
+        .filter(|item| id(item).is_some_and(|id| !kept.contains(&id)))
+        .map(|item| json!({key: item[key], PATCH: "delete"}));
     let none = Map::new();
     let changes = modified.iter().map(|item| {
         let Some(fields) = item.as_object() else {

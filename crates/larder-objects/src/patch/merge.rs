@@ -9,8 +9,7 @@ pub fn apply(target: Value, patch: &Value) -> Value {
     let patch = match patch {
         Value::Object(patch) => patch,
         Value::Array(items) => {
-            let items = items.iter().map(|item| apply(Value::Null, item));
-            return items.collect();
+            return items.iter().map(|item| apply(Value::Null, item)).collect();
         }
         patch => return patch.clone(),
     };

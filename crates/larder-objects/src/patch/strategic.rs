@@ -75,8 +75,10 @@ pub(super) fn list(parent: &str, field: &str) -> ListMerge {
     let is_it = |(above, name, _): &&(&str, &str, _)| {
         *name == field && (above.is_empty() || *above == parent)
     };
-    let found = MERGED.iter().find(is_it);
-    found.map_or(ListMerge::Atomic, |(.., merge)| *merge)
+    MERGED
+        .iter()
+        .find(is_it)
+        .map_or(ListMerge::Atomic, |(.., merge)| *merge)
 }
 
 pub(super) const PATCH: &str = "$patch";
@@ -286,8 +288,11 @@ fn merge_items(
 ) -> Result<[Vec<Value>; 3], PatchError> {
     let ListMerge::Keyed(key) = list else {
         let mut known = HashSet::new();
-        let both = held.iter().chain(patch);
-        let items = both.filter(|item| known.insert(identity(item))).cloned();
+        let items = held
+            .iter()
+            .chain(patch)
+            .filter(|item| known.insert(identity(item)))
+            .cloned();
         return Ok([items.collect(), patch.to_vec(), held]);
     };
     let (before, plain) = obey_directives(held, patch, list)?;
@@ -407,8 +412,10 @@ fn identity(value: &Value) -> String {
 }
 
 fn items<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], PatchError> {
-    let items = value.as_array().map(Vec::as_slice);
-    items.ok_or_else(|| PatchError::new(format!("{field} is not a list")))
+    value
+        .as_array()
+        .map(Vec::as_slice)
+        .ok_or_else(|| PatchError::new(format!("{field} is not a list")))
 }
 
 #[cfg(test)]

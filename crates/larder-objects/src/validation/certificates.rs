@@ -68,8 +68,9 @@ pub fn cluster_trust_bundle_update(
     FieldErrors::found(|object| {
         check_bundle(object, new);
         if signer(new) != signer(old) {
-            let field = object.at("spec.signerName");
-            field.invalid(signer(new), "field is immutable");
+            object
+                .at("spec.signerName")
+                .invalid(signer(new), "field is immutable");
         }
     })
 }

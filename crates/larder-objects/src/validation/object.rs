@@ -41,8 +41,9 @@ pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
     FieldErrors::found(|object| {
         let prefix = metadata.generate_name.as_deref().unwrap_or("");
         if !prefix.is_empty() {
-            let field = object.at("metadata.generateName");
-            field.check_subdomain_prefix(prefix);
+            object
+                .at("metadata.generateName")
+                .check_subdomain_prefix(prefix);
         }
         check_metadata(object, metadata, scope, Field::check_subdomain);
     })
@@ -201,8 +202,9 @@ pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
 pub fn secret_update(new: &Secret, old: &Secret) -> FieldErrors {
     let errors = FieldErrors::found(|object| {
         if new.type_ != old.type_ {
-            let field = object.child("type");
-            field.invalid(&*new.type_, "field is immutable");
+            object
+                .child("type")
+                .invalid(&*new.type_, "field is immutable");
         }
         if old.immutable {
             check_unchanged(&object.child("immutable"), new.immutable);

@@ -21,8 +21,7 @@ use super::{
 
 /// Checks a pod as for its creation, after the defaults.
 pub fn pod(pod: &Pod) -> FieldErrors {
-    let errors = metadata(&pod.metadata, Scope::Namespaced);
-    errors.and(FieldErrors::found(|object| match &pod.spec {
+    metadata(&pod.metadata, Scope::Namespaced).and(FieldErrors::found(|object| match &pod.spec {
         Some(spec) => check_spec(&object.child("spec"), spec),
         None => object.at("spec.containers").required(""),
     }))
@@ -52,8 +51,10 @@ fn check_spec(field: &Field<'_>, spec: &PodSpec) {
     for container in containers(field, spec) {
         if container.image.trim() != container.image {
             let rule = "must not have leading or trailing whitespace";
-            let field = container.field.child("image");
-            field.invalid(container.image, rule);
+            container
+                .field
+                .child("image")
+                .invalid(container.image, rule);
         }
     }
 }
@@ -116,8 +117,9 @@ fn check_container<'a>(
     name_field.check_given(container.name, Field::check_label);
     field.child("image").check_not_empty(container.image);
     let policies = &["File", "FallbackToLogsOnError"];
-    let policy_field = field.child("terminationMessagePolicy");
-    policy_field.check_choice(container.message_policy, policies);
+    field
+        .child("terminationMessagePolicy")
+        .check_choice(container.message_policy, policies);
     let host_network = spec.host_network == Some(true) && container.is_regular;
     check_ports(&field.child("ports"), container.ports, host_network);
     for (index, variable) in container.env.iter().enumerate() {
@@ -138,8 +140,9 @@ fn check_container<'a>(
         }
         check_recursive_read_only(&field.child("recursiveReadOnly"), mount);
     }
-    let policy_field = field.child("imagePullPolicy");
-    policy_field.check_choice(container.pull_policy, &["Always", "IfNotPresent", "Never"]);
+    field
+        .child("imagePullPolicy")
+        .check_choice(container.pull_policy, &["Always", "IfNotPresent", "Never"]);
     let resources = field.child("resources");
     check_resources(&resources, container.resources, Owner::Container);
     if let Some(context) = security {
@@ -149,8 +152,9 @@ fn check_container<'a>(
         name_field.duplicate(container.name);
     }
     let policies = &["Always", "Never", "OnFailure"];
-    let policy_field = field.child("restartPolicy");
-    policy_field.check_choice(container.restart_policy, policies);
+    field
+        .child("restartPolicy")
+        .check_choice(container.restart_policy, policies);
 }
 
 /// Rules of a container's security context (kube-apiserver 1.36, `ValidateSecurityContext`).

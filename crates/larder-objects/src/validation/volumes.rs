@@ -293,8 +293,9 @@ fn check_certificate<'e, 'a>(
 /// Checks the fields of a certificate's request, but not its paths.
 fn check_certificate_request(field: &Field<'_>, wanted: &PodCertificateProjection) {
     if !is_signer_name(&wanted.signer_name) {
-        let field = field.child("signerName");
-        field.invalid(&*wanted.signer_name, SIGNER);
+        field
+            .child("signerName")
+            .invalid(&*wanted.signer_name, SIGNER);
     }
     let key_types = [
         "RSA3072",
@@ -304,8 +305,9 @@ fn check_certificate_request(field: &Field<'_>, wanted: &PodCertificateProjectio
         "ECDSAP521",
         "ED25519",
     ];
-    let key_type = field.child("keyType");
-    key_type.check_choice(Some(&wanted.key_type), &key_types);
+    field
+        .child("keyType")
+        .check_choice(Some(&wanted.key_type), &key_types);
     let (shortest, longest) = certificate_secs(&wanted.signer_name).into_inner();
     if let Some(seconds) = wanted.max_expiration_seconds {
         let bound = match seconds {

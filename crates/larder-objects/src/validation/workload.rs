@@ -47,8 +47,9 @@ fn check(object: &Field<'_>, workload: &Value, template: &'static str) {
     if selector == LabelSelector::default() && kind != "ReplicationController" {
         object.at("spec.selector").required("");
     } else if !selects(&selector, &labels) {
-        let field = field.at("metadata.labels");
-        field.invalid(labels, "`selector` does not match template `labels`");
+        field
+            .at("metadata.labels")
+            .invalid(labels, "`selector` does not match template `labels`");
     }
 }
 

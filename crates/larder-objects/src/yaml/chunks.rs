@@ -59,8 +59,10 @@ impl Chunk<'_> {
     /// Whether a `...` ends the document before it has begun, so that kubectl reads none.
     pub(crate) fn is_ended(self) -> bool {
         let mut lines = self.text.split(BREAKS).filter(|line| !is_blank(line));
-        let after = lines.next().and_then(|first| first.strip_prefix("..."));
-        after.is_some_and(|after| after.is_empty() || after.starts_with([' ', '\t']))
+        lines
+            .next()
+            .and_then(|first| first.strip_prefix("..."))
+            .is_some_and(|after| after.is_empty() || after.starts_with([' ', '\t']))
     }
 
     /// Whether it has directives only. kubectl takes them for a document of their own, where a `---` follows.
@@ -106,6 +108,7 @@ fn is_blank(line: &str) -> bool {
 
 /// Whether it is a separator (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
 fn begins_document(line: &str) -> bool {
-    let after = line.strip_prefix(SEPARATOR).map(str::trim);
-    after.is_some_and(|after| after.is_empty() || after.starts_with('#'))
+    line.strip_prefix(SEPARATOR)
+        .map(str::trim)
+        .is_some_and(|after| after.is_empty() || after.starts_with('#'))
 }

@@ -98,8 +98,10 @@ impl<'a> Checker<'a> {
                 let before = self.node(span, false);
                 let is_mapping = matches!(event, Event::MappingStart(..));
                 // The span of a sequence begins at its first `-`, or behind it.
-                let dash = before.dash.filter(|_| !is_mapping);
-                let column = dash.unwrap_or(span.start.col());
+                let column = before
+                    .dash
+                    .filter(|_| !is_mapping)
+                    .unwrap_or(span.start.col());
                 self.open.push(Collection {
                     indent: (*style == StructureStyle::Block).then_some(column),
                     is_mapping,
@@ -122,8 +124,9 @@ impl<'a> Checker<'a> {
     }
 
     fn is_flow(&self) -> bool {
-        let parent = self.open.last();
-        parent.is_some_and(|parent| parent.indent.is_none())
+        self.open
+            .last()
+            .is_some_and(|parent| parent.indent.is_none())
     }
 
     /// A node begins: a key or a value, if it is in a mapping. Returns what stood before it.
@@ -158,8 +161,10 @@ impl<'a> Checker<'a> {
                 let limit = indent.map_or(0, |indent| indent + 1);
                 let mut continued = written.split('\n').enumerate().skip(1);
                 let is_refused = |(_, line): &(usize, &str)| {
-                    let blanks = line.chars().take_while(|c| matches!(c, ' ' | '\t'));
-                    blanks.take(limit).any(|c| c == '\t')
+                    line.chars()
+                        .take_while(|c| matches!(c, ' ' | '\t'))
+                        .take(limit)
+                        .any(|c| c == '\t')
                 };
                 if let Some((index, _)) = continued.find(is_refused) {
                     return Err((span.start.line() + index, TAB));
@@ -239,8 +244,7 @@ impl<'a> Checker<'a> {
                         '#' => matches!(c, '\n' | '\r'),
                         _ => c.is_whitespace() || is_flow && ",[]{}".contains(c),
                     };
-                    let from = &text[at..];
-                    let token = from.split(ends).next().unwrap_or_default();
+                    let token = text[at..].split(ends).next().unwrap_or_default();
                     while rest.next_if(|(next, _)| *next < at + token.len()).is_some() {
                         self.column += 1;
                     }

@@ -63,8 +63,7 @@ fn integer(text: &str) -> Option<Value> {
         return None;
     }
     let magnitude = i128::from_str_radix(digits, radix).ok()?;
-    let number = Number::from_i128(if negative { -magnitude } else { magnitude });
-    number.map(Value::Number)
+    Number::from_i128(if negative { -magnitude } else { magnitude }).map(Value::Number)
 }
 
 /// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`

@@ -36,8 +36,9 @@ pub(super) fn check_own(field: &Field<'_>, spec: &PodSpec) {
     }
     let deadline = spec.active_deadline_seconds.unwrap_or(1);
     let deadlines = 1..=i64::from(i32::MAX);
-    let deadline_field = field.child("activeDeadlineSeconds");
-    deadline_field.check_range(deadline, deadlines);
+    field
+        .child("activeDeadlineSeconds")
+        .check_range(deadline, deadlines);
     for (name, given) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
         if let Some(given) = given.as_deref().filter(|given| !given.is_empty()) {
             field.child(name).check_label(given);
@@ -72,8 +73,9 @@ fn check_ids(field: &Field<'_>, context: &PodSecurityContext) {
 
 fn check_name_servers(field: &Field<'_>, spec: &PodSpec) {
     let list = field.at("dnsConfig.nameservers");
-    let config = spec.dns_config.as_ref();
-    let servers = config
+    let servers = spec
+        .dns_config
+        .as_ref()
         .and_then(|config| config.nameservers.as_deref())
         .unwrap_or_default();
     if spec.dns_policy.as_deref() == Some("None") {
