@@ -79,8 +79,11 @@ impl Changes {
 
     /// The names of the volumes, with blanks between them.
     pub fn volume_names(&self) -> String {
-        let names: Vec<_> = self.volumes.iter().map(|volume| &*volume.name).collect();
-        names.join(" ")
+        self.volumes
+            .iter()
+            .map(|volume| &*volume.name)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// As text for logs and events: names only.
@@ -95,11 +98,11 @@ impl Changes {
                 _ => Some(format!("{what}s {} changed", names.join(", "))),
             }
         };
-        let parts: Vec<_> = [part("volume", volumes), part("variable", variables)]
+        [part("volume", volumes), part("variable", variables)]
             .into_iter()
             .flatten()
-            .collect();
-        parts.join("; ")
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 
     /// The content of the file that `LARDER_CHANGES` names.

@@ -148,14 +148,17 @@ impl PartTags {
     }
 
     fn item(&self, name: &str) -> Option<&Item> {
-        let found = self.items.binary_search_by(|item| (*item.name).cmp(name));
-        found.ok().map(|index| &self.items[index])
+        self.items
+            .binary_search_by(|item| (*item.name).cmp(name))
+            .ok()
+            .map(|index| &self.items[index])
     }
 
     /// The files and variables that are held as they were, to be recorded: name, tag and object.
     pub(crate) fn held(&self) -> impl Iterator<Item = (&str, ContentTag, ObjectTag)> {
-        let held = self.items.iter();
-        held.filter(|item| self.left_out.has(item.object))
+        self.items
+            .iter()
+            .filter(|item| self.left_out.has(item.object))
             .filter_map(|item| Some((&*item.name, item.tag, item.object?)))
     }
 
@@ -190,8 +193,9 @@ impl PartTags {
         part: &'a PartKey,
         hook: &'a PodHook,
     ) -> impl Iterator<Item = &'a Item> {
-        let items = self.items.iter();
-        items.filter(|item| hook.selects(part, &item.name, item.is_token))
+        self.items
+            .iter()
+            .filter(|item| hook.selects(part, &item.name, item.is_token))
     }
 }
 
@@ -242,8 +246,9 @@ impl Content {
 
     /// The parts of which objects are left out.
     pub(crate) fn with_left_out(&self) -> impl Iterator<Item = (&PartKey, &PartTags)> {
-        let parts = self.parts().map(|(key, part)| (key, &part.tags));
-        parts.filter(|(_, tags)| !tags.left_out.is_empty())
+        self.parts()
+            .map(|(key, part)| (key, &part.tags))
+            .filter(|(_, tags)| !tags.left_out.is_empty())
     }
 
     /// The parts.
@@ -253,8 +258,10 @@ impl Content {
 
     /// The part of this key.
     pub fn get(&self, key: &PartKey) -> Option<&Arc<PartContent>> {
-        let found = self.0.binary_search_by(|(known, _)| known.cmp(key));
-        found.ok().map(|index| &self.0[index].1)
+        self.0
+            .binary_search_by(|(known, _)| known.cmp(key))
+            .ok()
+            .map(|index| &self.0[index].1)
     }
 
     /// Keeps the parts of these keys only.
@@ -282,8 +289,10 @@ impl Content {
 
     fn selected<'a>(&'a self, hook: &'a PodHook) -> impl Iterator<Item = (&'a PartKey, &'a Item)> {
         self.parts().flat_map(|(part, content)| {
-            let items = content.tags.selected(part, hook);
-            items.map(move |item| (part, item))
+            content
+                .tags
+                .selected(part, hook)
+                .map(move |item| (part, item))
         })
     }
 
@@ -339,13 +348,15 @@ impl Content {
         hook: &'a PodHook,
     ) -> BTreeSet<SmolStr> {
         let items = |content: &'a Self, key: &'a PartKey| {
-            let part = content.get(key);
-            part.map_or(Vec::new(), |part| {
+            content.get(key).map_or(Vec::new(), |part| {
                 part.tags.selected(key, hook).map(Item::bytes).collect()
             })
         };
-        let keys = self.0.iter().chain(&before.0).map(|(key, _)| key);
-        keys.filter(|key| items(self, key) != items(before, key))
+        self.0
+            .iter()
+            .chain(&before.0)
+            .map(|(key, _)| key)
+            .filter(|key| items(self, key) != items(before, key))
             .filter_map(|key| match key {
                 PartKey::Environment(container) => Some(container.clone()),
                 PartKey::Volume(..) => None,

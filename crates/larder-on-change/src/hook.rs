@@ -90,8 +90,11 @@ impl Hook {
 
     /// Its action in the short form: `signal:SIGHUP`. Several steps are separated by commas.
     pub fn action(&self) -> String {
-        let steps: Vec<_> = self.steps.iter().map(ToString::to_string).collect();
-        steps.join(", ")
+        self.steps
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Whether a step sends a signal.

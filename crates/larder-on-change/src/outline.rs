@@ -92,8 +92,8 @@ impl MountedPath {
         let Self::SubPath(mounted) = self else {
             return true;
         };
-        let rest = path.strip_prefix(mounted.as_str());
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        path.strip_prefix(mounted.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
@@ -124,8 +124,10 @@ impl PodOutline {
 
     /// The names of the volumes that larder delivers.
     pub fn delivered(&self) -> impl Iterator<Item = &SmolStr> {
-        let delivered = self.volumes.iter().filter(|volume| volume.kind.is_some());
-        delivered.map(|volume| &volume.name)
+        self.volumes
+            .iter()
+            .filter(|volume| volume.kind.is_some())
+            .map(|volume| &volume.name)
     }
 
     /// Whether any of this may show the bytes of a Secret, a token or a private key.
@@ -141,9 +143,9 @@ impl PodOutline {
 
     /// The number of the port that a container calls `name`.
     pub fn port(&self, name: &str) -> Option<u16> {
-        let containers = self.containers.iter();
-        let mut ports = containers.flat_map(|container| &container.ports);
-        ports
+        self.containers
+            .iter()
+            .flat_map(|container| &container.ports)
             .find(|(port, _)| port == name)
             .map(|(_, number)| *number)
     }
@@ -184,8 +186,10 @@ impl ContainerOutline {
             ports: named.collect(),
             has_secret_variables: all_keys.any(|all| all.secret_ref.is_some())
                 || container.env.iter().flatten().any(|variable| {
-                    let source = variable.value_from.as_ref();
-                    source.is_some_and(|source| source.secret_key_ref.is_some())
+                    variable
+                        .value_from
+                        .as_ref()
+                        .is_some_and(|source| source.secret_key_ref.is_some())
                 }),
             mounts: mounts
                 .map(|mount| (mount.name.as_str().into(), MountedPath::of(mount)))

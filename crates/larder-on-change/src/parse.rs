@@ -75,13 +75,13 @@ pub struct AllowedActions {
 impl AllowedActions {
     /// The words for the actions that annotations may request.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
-        let words = [
+        [
             ("signal", self.signal),
             ("http", self.http),
             ("restart", self.restart),
-        ];
-        let words = words.into_iter();
-        words.filter_map(|(word, is_allowed)| is_allowed.then_some(word))
+        ]
+        .into_iter()
+        .filter_map(|(word, is_allowed)| is_allowed.then_some(word))
     }
 
     /// Whether an annotation may request the action.
@@ -147,12 +147,13 @@ pub fn hooks_after(
         return Ok(short::hook(text.trim(), context)?.into_iter().collect());
     }
     // Not trimmed: the first line of a list may be indented.
-    let document = YamlDocument::parse(text, COPIED_BYTES * (1024 + text.len()));
-    let document = document.map_err(not_yaml)?;
+    let document =
+        YamlDocument::parse(text, COPIED_BYTES * (1024 + text.len())).map_err(not_yaml)?;
     let hooks = match document.value() {
         Value::Array(_) => {
-            let fields = document.decode::<Vec<HookFields>>();
-            let fields = fields.map_err(|error| at_line(error.line, error.field, error.problem))?;
+            let fields = document
+                .decode::<Vec<HookFields>>()
+                .map_err(|error| at_line(error.line, error.field, error.problem))?;
             long::list(fields, context)
         }
         // One hook counts as a list of one.
@@ -166,8 +167,9 @@ pub fn hooks_after(
         Value::String(text) => short::hook(text, context).map(|hook| hook.into_iter().collect()),
         _ => Err(HookError::whole("expected a list of hooks")),
     };
-    let checked = hooks.and_then(|hooks| check_together(&hooks).map(|()| hooks));
-    checked.map_err(|error| with_line(error, &document))
+    hooks
+        .and_then(|hooks| check_together(&hooks).map(|()| hooks))
+        .map_err(|error| with_line(error, &document))
 }
 
 fn not_yaml(error: yaml::Error) -> HookError {

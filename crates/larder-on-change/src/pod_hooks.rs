@@ -102,8 +102,12 @@ impl PodHook {
     }
 
     fn sees(&self, volume: &str, path: &str) -> bool {
-        let partial = self.sub_paths.iter().flat_map(|found| &found.partial);
-        let mut mounted = partial.filter(|(name, _)| name == volume).peekable();
+        let mut mounted = self
+            .sub_paths
+            .iter()
+            .flat_map(|found| &found.partial)
+            .filter(|(name, _)| name == volume)
+            .peekable();
         mounted.peek().is_none() || mounted.any(|(_, part)| part.contains(path))
     }
 
@@ -148,19 +152,23 @@ pub struct PodHooks {
 impl PodHooks {
     /// The hooks of one application, from its command line.
     pub fn of_command(hooks: impl IntoIterator<Item = Arc<Hook>>, outline: &PodOutline) -> Self {
-        let hooks = hooks.into_iter();
-        let hooks = hooks.map(|hook| PodHook::new(Place::CommandLine, hook, outline));
+        let hooks = hooks
+            .into_iter()
+            .map(|hook| PodHook::new(Place::CommandLine, hook, outline));
         Self::new(hooks.collect(), Vec::new(), outline)
     }
 
     fn new(hooks: Vec<PodHook>, errors: Vec<InvalidAnnotation>, outline: &PodOutline) -> Self {
         let select_variables = hooks.iter().any(|hook| hook.hook.environment);
-        let containers = outline.containers.iter();
-        let targets = containers
+        let targets = outline
+            .containers
+            .iter()
             .filter(|container| select_variables && container.role != ContainerRole::Init);
         let tokens = outline.volumes.iter().flat_map(|volume| {
-            let tokens = volume.tokens.iter();
-            tokens.map(|path| (volume.name.clone(), path.clone()))
+            volume
+                .tokens
+                .iter()
+                .map(|path| (volume.name.clone(), path.clone()))
         });
         Self {
             hooks: hooks.into(),
@@ -231,22 +239,31 @@ impl HookSources<'_> {
             let place = Place::Annotation(annotation.clone());
             match found.hooks {
                 Ok(found) => {
-                    let found = found.into_iter().map(Arc::new);
-                    found.for_each(|hook| add(&place, hook));
+                    found
+                        .into_iter()
+                        .map(Arc::new)
+                        .for_each(|hook| add(&place, hook));
                 }
                 Err(error) => {
                     // The last valid value stays in force, unless a reload has forbidden it (rule S4).
-                    let known = before.iter().flat_map(|before| &before.hooks);
-                    let known = known.filter(|hook| hook.place == place && self.allows(&hook.hook));
-                    known.for_each(|hook| add(&place, Arc::clone(&hook.hook)));
+                    before
+                        .iter()
+                        .flat_map(|before| &before.hooks)
+                        .filter(|hook| hook.place == place && self.allows(&hook.hook))
+                        .for_each(|hook| add(&place, Arc::clone(&hook.hook)));
                     errors.push(InvalidAnnotation { annotation, error });
                 }
             }
         }
-        let configured = self.configured.iter();
-        let configured = configured.map(|found| (Place::Configuration, found));
-        let program = self.program.iter().enumerate();
-        let program = program.map(|(index, found)| (Place::Program(index), found));
+        let configured = self
+            .configured
+            .iter()
+            .map(|found| (Place::Configuration, found));
+        let program = self
+            .program
+            .iter()
+            .enumerate()
+            .map(|(index, found)| (Place::Program(index), found));
         for (place, found) in configured.chain(program) {
             if found.pods.selects(pod) {
                 add(&place, Arc::clone(&found.hook));
@@ -273,8 +290,10 @@ pub fn has_same_hooks(pod: &ObjectMeta, other: &ObjectMeta) -> bool {
 /// Whether the pod has any content that the hook selects. A hook of the configuration applies to many pods.
 fn applies(hook: &Hook, outline: &PodOutline) -> bool {
     let has_container = |name: &SmolStr| {
-        let mut containers = outline.containers.iter();
-        containers.any(|container| container.role != ContainerRole::Init && container.name == *name)
+        outline
+            .containers
+            .iter()
+            .any(|container| container.role != ContainerRole::Init && container.name == *name)
     };
     (hook.environment || outline.delivered().any(|name| hook.selects_volume(name)))
         && hook.container.as_ref().is_none_or(has_container)
@@ -326,6 +345,8 @@ fn partial(outline: &PodOutline, hook: &Hook) -> Vec<(SmolStr, MountedPath)> {
 
 /// The annotations that define hooks, in the order of their keys.
 fn hook_annotations(pod: &ObjectMeta) -> impl Iterator<Item = (&String, &String)> {
-    let annotations = pod.annotations.iter().flatten();
-    annotations.filter(|(key, _)| defines_hooks(key))
+    pod.annotations
+        .iter()
+        .flatten()
+        .filter(|(key, _)| defines_hooks(key))
 }

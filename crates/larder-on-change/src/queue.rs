@@ -91,22 +91,22 @@ impl RoundQueue {
         let all = self.parallelism.saturating_sub(running.count());
         let of_annotations = (self.parallelism - reserved).saturating_sub(annotated.count());
         let of_annotations = all.min(of_annotations);
-        let pods = self
+        let next = self
             .pods
             .values_mut()
-            .filter(|pod| pod.running.len() < self.of_pod);
-        let next = pods.filter_map(|pod| {
-            let kept = if pod.running.is_empty() { 0 } else { reserved };
-            let mut due = pod.due.iter().copied();
-            let first = due.find(|round| {
-                kept < if round.is_annotated {
-                    of_annotations
-                } else {
-                    all
-                }
-            })?;
-            Some((pod.turn, first, pod))
-        });
+            .filter(|pod| pod.running.len() < self.of_pod)
+            .filter_map(|pod| {
+                let kept = if pod.running.is_empty() { 0 } else { reserved };
+                let mut due = pod.due.iter().copied();
+                let first = due.find(|round| {
+                    kept < if round.is_annotated {
+                        of_annotations
+                    } else {
+                        all
+                    }
+                })?;
+                Some((pod.turn, first, pod))
+            });
         let (turn, round, pod) = next.min_by_key(|(turn, round, _)| (*turn, *round))?;
         pod.due.remove(&round);
         pod.running.push(round);

@@ -36,20 +36,24 @@ impl Past {
     /// The content of the last notification by the record: the parts on disk, but files and variables of objects that
     /// are left out as they were held.
     pub(crate) fn notified_content(&self, key: &DigestKey) -> Content {
-        let record = self.record.as_ref();
-        let record = record.filter(|record| record.key == key.fingerprint());
-        let held = record.into_iter().flat_map(|record| &record.held);
-        let held = held.map(|part| {
-            let items = part.items.iter().filter_map(|item| {
-                let tag = ContentTag::from_hex(&item.tag)?;
-                Some((item.name.clone(), (tag, item.object)))
+        let held = self
+            .record
+            .as_ref()
+            .filter(|record| record.key == key.fingerprint())
+            .into_iter()
+            .flat_map(|record| &record.held)
+            .map(|part| {
+                let items = part.items.iter().filter_map(|item| {
+                    let tag = ContentTag::from_hex(&item.tag)?;
+                    Some((item.name.clone(), (tag, item.object)))
+                });
+                let known = self.content.get(&part.part);
+                let tags = known
+                    .map_or_else(PartTags::default, |known| known.tags.clone())
+                    .holding(&part.left_out, &items.collect());
+                let swapped = known.and_then(|known| known.swapped);
+                (part.part.clone(), Arc::new(PartContent { tags, swapped }))
             });
-            let known = self.content.get(&part.part);
-            let tags = known.map_or_else(PartTags::default, |known| known.tags.clone());
-            let tags = tags.holding(&part.left_out, &items.collect());
-            let swapped = known.and_then(|known| known.swapped);
-            (part.part.clone(), Arc::new(PartContent { tags, swapped }))
-        });
         let mut all: BTreeMap<_, _> = self
             .content
             .parts()

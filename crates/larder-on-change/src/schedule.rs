@@ -181,8 +181,7 @@ impl<P: Clone> Schedule<P> {
 
     /// The number of annotations with errors, of all pods.
     pub fn invalid_annotations(&self) -> usize {
-        let pods = self.pods.values();
-        pods.map(|pod| pod.hooks.errors.len()).sum()
+        self.pods.values().map(|pod| pod.hooks.errors.len()).sum()
     }
 
     /// The hooks of all pods.
@@ -208,8 +207,12 @@ impl<P: Clone> Schedule<P> {
         if !std::mem::take(&mut pod.is_dirty) {
             return None;
         }
-        let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
-        let records = hooks.map(|(hook, tracked)| tracked.record(hook, pod.is_changing, key));
+        let records = pod
+            .hooks
+            .hooks
+            .iter()
+            .zip(&pod.tracked)
+            .map(|(hook, tracked)| tracked.record(hook, pod.is_changing, key));
         Some(Record::new(key, records, &pod.present))
     }
 
@@ -318,22 +321,25 @@ impl<P: Clone> Schedule<P> {
         let own_past = old_hooks.is_none().then_some(past);
         let mut tracked = Vec::with_capacity(hooks.hooks.len());
         for (index, hook) in hooks.hooks.iter().enumerate() {
-            let known = old_hooks.iter().flat_map(|hooks| &hooks.hooks);
-            let position = known.into_iter().position(|known| known.is_same(hook));
-            let kept = position.and_then(|position| old[position].take());
-            let kept = kept.unwrap_or_else(|| {
-                self.last_id += 1;
-                let past = own_past.map(|past| (past, &notified));
-                TrackedHook::new(HookId(self.last_id), hook, past, key, time)
-            });
+            let kept = old_hooks
+                .iter()
+                .flat_map(|hooks| &hooks.hooks)
+                .position(|known| known.is_same(hook))
+                .and_then(|position| old[position].take())
+                .unwrap_or_else(|| {
+                    self.last_id += 1;
+                    let past = own_past.map(|past| (past, &notified));
+                    TrackedHook::new(HookId(self.last_id), hook, past, key, time)
+                });
             self.hooks.insert(kept.id, (uid.clone(), index));
             tracked.push(kept);
         }
         for dropped in old.into_iter().flatten() {
             self.retire(&dropped);
         }
-        let on_disk = notified.parts();
-        let on_disk = on_disk.map(|(part, content)| (part.clone(), Arc::clone(content)));
+        let on_disk = notified
+            .parts()
+            .map(|(part, content)| (part.clone(), Arc::clone(content)));
         let present = present
             .with(on_disk)
             .retain(|part| hooks.selects_part(part));
@@ -439,8 +445,9 @@ impl<P: Clone> Schedule<P> {
         }
         let mut attempts = Vec::new();
         while let Some(id) = self.queue.pop() {
-            let running = self.tracked(id);
-            let running = running.and_then(|(tracked, ..)| tracked.pending().running.as_ref());
+            let running = self
+                .tracked(id)
+                .and_then(|(tracked, ..)| tracked.pending().running.as_ref());
             if let Some(running) = running {
                 running.place.notify_one();
                 continue;
@@ -464,8 +471,10 @@ impl<P: Clone> Schedule<P> {
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let tracked = pod.tracked.get_mut(index)?;
         let number = tracked.engine.start(Arc::clone(&pod.present))?;
-        let rng = self.rng.as_mut();
-        let random = rng.map_or_else(|| fastrand::u128(..), |rng| rng.u128(..));
+        let random = self
+            .rng
+            .as_mut()
+            .map_or_else(|| fastrand::u128(..), |rng| rng.u128(..));
         let control = Arc::<RoundControl>::default();
         let pending = tracked.pending_mut();
         let round_id = *pending

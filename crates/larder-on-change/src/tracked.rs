@@ -281,6 +281,8 @@ fn extended<'a>(
     parts: impl Iterator<Item = (&'a PartKey, &'a Arc<PartContent>)>,
     hook: &PodHook,
 ) -> Content {
-    let parts = parts.filter(|(part, _)| hook.selects_part(part));
-    content.with(parts.map(|(part, content)| (part.clone(), Arc::clone(content))))
+    let selected = parts
+        .filter(|(part, _)| hook.selects_part(part))
+        .map(|(part, content)| (part.clone(), Arc::clone(content)));
+    content.with(selected)
 }

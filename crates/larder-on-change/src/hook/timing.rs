@@ -55,8 +55,9 @@ impl Timing {
 
 /// How long the containers of `pod` may take to end: `terminationGracePeriodSeconds`, 30 s by default, at most a day.
 pub fn grace_period(pod: &Pod) -> Duration {
-    let spec = pod.spec.as_ref();
-    let seconds = spec
+    let seconds = pod
+        .spec
+        .as_ref()
         .and_then(|spec| spec.termination_grace_period_seconds)
         .and_then(|seconds| u64::try_from(seconds).ok());
     seconds.map_or(GRACE, Duration::from_secs).min(MAX_GRACE)
@@ -75,8 +76,10 @@ impl StopDefaults {
     /// Those of `pod`.
     pub fn of(pod: &Pod) -> Self {
         let containers = pod.spec.iter().flat_map(|spec| {
-            let init = spec.init_containers.iter().flatten();
-            init.chain(&spec.containers)
+            spec.init_containers
+                .iter()
+                .flatten()
+                .chain(&spec.containers)
         });
         let signals = containers.filter_map(|container| {
             let signal = container.lifecycle.as_ref()?.stop_signal.as_deref()?;

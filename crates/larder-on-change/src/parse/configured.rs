@@ -126,10 +126,9 @@ fn selector(entry: &mut HookFields, place: &FieldPlace<'_>) -> Result<PodSelecto
             let wrong = || place.child("pods").expected("globs such as web/nginx-*");
             globs.map(PodSelector::Names).ok_or_else(wrong)
         }
-        (None, Some(selector)) if selector.match_labels.is_empty() => {
-            let place = place.child("selector");
-            Err(place.expected("matchLabels with at least one label"))
-        }
+        (None, Some(selector)) if selector.match_labels.is_empty() => Err(place
+            .child("selector")
+            .expected("matchLabels with at least one label")),
         (None, Some(selector)) => Ok(PodSelector::Labels(selector.match_labels)),
         (Some(_), Some(_)) => Err(place.expected("either pods or selector")),
         (None, None) => Err(place.expected("pods or selector")),

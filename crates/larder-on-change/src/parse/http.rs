@@ -38,8 +38,7 @@ pub(super) fn http(field: HttpField, place: &FieldPlace<'_>) -> Result<HttpCall,
         let ranges = expect.map(|(index, status)| statuses(status, &place.index(index)));
         call.expect = ranges.collect::<Result<_, _>>()?;
     }
-    let auth_fields = fields.auth;
-    let auth = auth_fields.map(|fields| auth(fields, &place.child("auth")));
+    let auth = fields.auth.map(|fields| auth(fields, &place.child("auth")));
     call.auth = auth.transpose()?;
     let tls = fields
         .tls
@@ -61,10 +60,9 @@ fn target(fields: &HttpFields, place: &FieldPlace<'_>) -> Result<HttpTarget, Hoo
             },
             tls: matches!(fields.scheme, Some(Scheme::Https)),
         }),
-        (Some(_), _) => {
-            let place = place.child("url");
-            Err(place.expected("either url, or port, path and scheme"))
-        }
+        (Some(_), _) => Err(place
+            .child("url")
+            .expected("either url, or port, path and scheme")),
         (None, None) => Err(place.expected("the field port or url")),
     }
 }
@@ -197,8 +195,9 @@ fn verification(fields: TlsFields, place: &FieldPlace<'_>) -> Result<HttpTls, Ho
     if let Some(name) = &fields.server_name
         && ServerName::try_from(name.as_str()).is_err()
     {
-        let place = place.child("serverName");
-        return Err(place.expected("the name or the address of a server"));
+        return Err(place
+            .child("serverName")
+            .expected("the name or the address of a server"));
     }
     Ok(HttpTls {
         ca: fields.ca,

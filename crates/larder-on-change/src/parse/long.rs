@@ -40,8 +40,9 @@ pub(super) fn list(
     hooks: Vec<HookFields>,
     context: ParseContext<'_>,
 ) -> Result<Vec<Hook>, HookError> {
-    let hooks = hooks.into_iter().enumerate();
     hooks
+        .into_iter()
+        .enumerate()
         .map(|(position, fields)| hook(fields, position, context))
         .collect()
 }
@@ -107,8 +108,8 @@ fn check_selected_content(hook: &HookFields, place: &FieldPlace<'_>) -> Result<(
         place.child("volumes").check_volume(name)?;
     }
     if let (Some(name), Some(outline)) = (&hook.container, place.context.outline) {
-        let checked = check_container(name, outline);
-        checked.map_err(|problem| place.child("container").error(problem))?;
+        check_container(name, outline)
+            .map_err(|problem| place.child("container").error(problem))?;
     }
     Ok(())
 }
@@ -151,11 +152,9 @@ fn steps_of(hook: &mut HookFields, place: &FieldPlace<'_>) -> Result<Vec<Action>
     if steps.is_empty() {
         return Err(place.expected("at least one step"));
     }
-    let steps = steps.into_iter().enumerate();
-    let actions = steps.map(|(index, step)| {
+    let actions = steps.into_iter().enumerate().map(|(index, step)| {
         let place = place.index(index);
-        let action = action(step, container, &place)?;
-        action.ok_or_else(|| place.error(NO_ACTION))
+        action(step, container, &place)?.ok_or_else(|| place.error(NO_ACTION))
     });
     actions.collect()
 }
@@ -195,8 +194,9 @@ fn check_annotated_times(
 
 /// The longest time for which a round of these steps holds a place: one that ends a process holds none.
 fn held(steps: &[Action], timing: Timing) -> Duration {
-    let steps = steps.iter().filter(|step| !is_restart(step));
     steps
+        .iter()
+        .filter(|step| !is_restart(step))
         .map(|step| timing.timeout_of(step, Duration::ZERO))
         .sum()
 }
@@ -205,14 +205,15 @@ impl StepFields {
     /// The words of the actions, in the order in which errors name them.
     fn words(&self) -> impl Iterator<Item = &'static str> {
         let has_restart = !matches!(self.restart, None | Some(ShortOr::Short(false)));
-        let words = [
+        [
             ("signal", self.signal.is_some()),
             ("http", self.http.is_some()),
             ("restart", has_restart),
             ("exec", self.exec.is_some()),
-        ];
-        let given = words.into_iter().filter(|(_, is_given)| *is_given);
-        given.map(|(word, _)| word)
+        ]
+        .into_iter()
+        .filter(|(_, is_given)| *is_given)
+        .map(|(word, _)| word)
     }
 
     fn first_word(&self) -> Option<&'static str> {
@@ -310,12 +311,13 @@ fn restart_of(field: Option<RestartField>, place: &FieldPlace<'_>) -> Result<Res
     let Some(ShortOr::Fields(fields)) = field else {
         return Ok(Restart::default());
     };
-    let signal = fields.signal.as_ref();
-    let signal = signal.map(|name| signal_name(name, &place.child("signal")));
+    let signal = fields
+        .signal
+        .as_ref()
+        .map(|name| signal_name(name, &place.child("signal")));
     let grace = fields.grace.map(|Pause(grace)| grace);
     if place.is_annotation() && grace.is_some_and(|grace| grace > MAX_ANNOTATED_GRACE) {
-        let place = place.child("grace");
-        return Err(place.expected("at most 1h in an annotation"));
+        return Err(place.child("grace").expected("at most 1h in an annotation"));
     }
     Ok(Restart {
         signal: signal.transpose()?,
@@ -337,16 +339,16 @@ fn exec(field: ExecField, place: &FieldPlace<'_>) -> Result<Command, HookError> 
 fn exec_fields(fields: ExecFields, place: &FieldPlace<'_>) -> Result<Command, HookError> {
     // There a hook's command runs as the user of the main command.
     if fields.user.is_some() && place.context.origin == HookOrigin::CommandLine {
-        let place = place.child("user");
-        return Err(place.error("only for the agent's configuration"));
+        return Err(place
+            .child("user")
+            .error("only for the agent's configuration"));
     }
     let directory = fields.working_directory;
     if directory
         .as_ref()
         .is_some_and(|path| !path.starts_with('/'))
     {
-        let place = place.child("workingDirectory");
-        return Err(place.expected("an absolute path"));
+        return Err(place.child("workingDirectory").expected("an absolute path"));
     }
     let env = fields.env.unwrap_or_default();
     let plain = Command::new(checked_words(fields.command, &place.child("command"))?);

@@ -21,8 +21,10 @@ pub(super) fn timing(
         }),
         ShortOr::Fields(fields) => debounce(fields, &place.child("debounce")),
     });
-    let retry = hook.retry.as_ref();
-    let retry = retry.map(|fields| retry_pauses(fields, &place.child("retry")));
+    let retry = hook
+        .retry
+        .as_ref()
+        .map(|fields| retry_pauses(fields, &place.child("retry")));
     let pause = |written: Option<Pause>| written.map(|Pause(pause)| pause);
     Ok(Timing {
         debounce: debounce.transpose()?.unwrap_or(default.debounce),

@@ -165,8 +165,9 @@ impl<'de> Deserialize<'de> for Pause {
         let expected = "expected a duration such as 100ms, 20s or 1m30s";
         let wrong = |_| D::Error::custom(expected);
         let text = String::deserialize(deserializer).map_err(wrong)?;
-        let duration = go_duration::parse(&text);
-        duration.map(Self).map_err(|_| D::Error::custom(expected))
+        go_duration::parse(&text)
+            .map(Self)
+            .map_err(|_| D::Error::custom(expected))
     }
 }
 
