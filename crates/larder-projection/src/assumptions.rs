@@ -35,8 +35,10 @@ impl Assumptions {
     /// The source of `path` of `pod`, if it is unknown.
     pub(crate) fn field(&self, pod: &Pod, node: Option<&NodeFacts>, path: &str) -> Option<Unknown> {
         let has_node = || {
-            let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            name.is_some_and(|name| !name.is_empty())
+            pod.spec
+                .as_ref()
+                .and_then(|spec| spec.node_name.as_deref())
+                .is_some_and(|name| !name.is_empty())
         };
         let is_unknown = match path {
             "metadata.labels" => return self.with_lines(path, pod.metadata.labels.as_ref()),

@@ -99,8 +99,9 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerView<'_>> {
 
 /// All volumes of `pod`, in list order.
 pub fn pod_volumes(pod: &Pod) -> impl DoubleEndedIterator<Item = &Volume> {
-    let spec = pod.spec.iter();
-    spec.flat_map(|spec| spec.volumes.iter().flatten())
+    pod.spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten())
 }
 
 /// Names of the volumes that some container of `pod` mounts or has as a device.

@@ -112,8 +112,10 @@ pub fn unknown_address<'a>(
     container: ContainerView<'a>,
     node: Option<&NodeFacts>,
 ) -> Option<&'a str> {
-    let sources = container.env.iter();
-    let fields = sources.filter_map(|variable| variable.value_from.as_ref()?.field_ref.as_ref());
+    let fields = container
+        .env
+        .iter()
+        .filter_map(|variable| variable.value_from.as_ref()?.field_ref.as_ref());
     let mut paths = fields.map(|field| field.field_path.as_str());
     paths.find(|path| match *path {
         "status.hostIP" | "status.hostIPs" => host_ips(pod, node).is_empty(),
@@ -145,8 +147,9 @@ pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldRefErro
         return Ok(value.cloned().unwrap_or_default());
     }
     let lines = |map: &Option<BTreeMap<String, String>>| {
-        let map = map.iter().flatten();
         let lines: Vec<_> = map
+            .iter()
+            .flatten()
             .map(|(key, value)| format!("{key}={}", quote(value)))
             .collect();
         lines.join("\n")
@@ -183,8 +186,7 @@ pub(crate) fn host_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
 pub(crate) fn pod_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     let status = pod.status.as_ref();
     let listed = status.and_then(|status| status.pod_ips.as_deref());
-    let spec = pod.spec.as_ref();
-    let has_host_network = spec.and_then(|spec| spec.host_network) == Some(true);
+    let has_host_network = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
     let mut ips = match listed {
         None | Some([]) if has_host_network && raw_pod_ip(pod).is_empty() => host_ips(pod, node),
         None | Some([]) => one_per_family(parse_ip(raw_pod_ip(pod)).into_iter()),

@@ -91,8 +91,9 @@ pub fn partial_environment<'a>(
     container: ContainerView<'a>,
     inputs: &'a Inputs,
 ) -> Result<(Environment<'a>, Vec<EnvironmentError>), EnvironmentError> {
-    let spec = pod.spec.as_ref();
-    let links = spec
+    let links = pod
+        .spec
+        .as_ref()
         .and_then(|spec| spec.enable_service_links)
         .ok_or(EnvironmentError::NoServiceLinks)?;
     let services = match &inputs.services {
@@ -204,8 +205,11 @@ impl<'a> Builder<'a> {
         check_depth(&name, &variable)?;
         let room = MAX_ENVIRONMENT_BYTES - self.bytes;
         let bytes = name.len() + variable.value.size();
-        let replaced = self.environment.variables.get(&name);
-        let freed = replaced.map_or(0, |old| name.len() + old.value.size());
+        let freed = self
+            .environment
+            .variables
+            .get(&name)
+            .map_or(0, |old| name.len() + old.value.size());
         if bytes > room + freed {
             return Err(EnvironmentError::TooLarge {
                 name: name.into_owned(),
@@ -230,8 +234,9 @@ impl<'a> Builder<'a> {
         let keys = object.variables();
         // Room for all that is still to come, so that the map grows once.
         let to_come = self.container.env.len() + self.services.len();
-        let variables = &mut self.environment.variables;
-        variables.reserve(keys.size_hint().0 + to_come);
+        self.environment
+            .variables
+            .reserve(keys.size_hint().0 + to_come);
         for (key, value) in keys {
             let name = if prefix.is_empty() {
                 Cow::Borrowed(key)
@@ -300,9 +305,12 @@ impl<'a> Builder<'a> {
             match variable_resource(self.pod, self.container, node, field) {
                 Ok(text) => (text, origin),
                 Err(error) => {
-                    let unknown = self.inputs.assumptions.resource(self.pod, field);
-                    let unknown = unknown.filter(|_| error == ResourceError::NoNode);
-                    let unknown = unknown.ok_or(error)?;
+                    let unknown = self
+                        .inputs
+                        .assumptions
+                        .resource(self.pod, field)
+                        .filter(|_| error == ResourceError::NoNode)
+                        .ok_or(error)?;
                     return Ok(of_unknown(unknown, origin).into());
                 }
             }
@@ -416,8 +424,10 @@ impl<'a> Builder<'a> {
             Some(Err(Unavailable::Failed(message))) => return unreadable(message),
             Some(Err(Unavailable::Unknown(_))) | None => return unreadable("was not gathered"),
         };
-        let reader = self.env_files.entry(reference);
-        let reader = reader.or_insert_with(|| EnvFileReader::new(&file.content));
+        let reader = self
+            .env_files
+            .entry(reference)
+            .or_insert_with(|| EnvFileReader::new(&file.content));
         let value = reader
             .value(key)
             .map_err(EnvironmentError::MalformedEnvFile)?;
@@ -439,8 +449,11 @@ impl<'a> Builder<'a> {
     /// Adds the variables of Services, where no other variable has their name.
     fn add_services(&mut self) -> Result<(), EnvironmentError> {
         for (name, variable) in std::mem::take(&mut self.services) {
-            let is_set = self.environment.variables.get(&name);
-            let is_set = is_set.is_some_and(|set| !set.value.may_be_absent());
+            let is_set = self
+                .environment
+                .variables
+                .get(&name)
+                .is_some_and(|set| !set.value.may_be_absent());
             if is_set {
                 continue;
             }
@@ -449,8 +462,9 @@ impl<'a> Builder<'a> {
                 continue;
             };
             let mut perhaps = perhaps.into_owned();
-            let above = &mut self.environment.above_services;
-            above.insert(name.clone(), perhaps.clone());
+            self.environment
+                .above_services
+                .insert(name.clone(), perhaps.clone());
             perhaps.fallback = Some(Box::new(variable.origin));
             if let Value::Unknown(unknown) = perhaps.value {
                 perhaps.value = unknown.or(variable.value.into_term()).into();
@@ -640,8 +654,8 @@ impl<'a> Environment<'a> {
         let mut all = BTreeMap::<String, Unknown>::new();
         for keys in &self.any_keys {
             let name = format!("{}*", keys.prefix);
-            let object = Unknown::of(UnknownSource::object(&keys.object));
-            let object = object.listed_after(all.get(&name));
+            let object =
+                Unknown::of(UnknownSource::object(&keys.object)).listed_after(all.get(&name));
             all.insert(name, object);
         }
         all
@@ -654,8 +668,11 @@ impl<'a> Environment<'a> {
 
     /// The sources of what is not known.
     pub fn unknown_sources(&self) -> impl Iterator<Item = UnknownSource> {
-        let variables = self.iter().filter_map(|(_, one)| one.value.unknown());
-        let sources = variables.flat_map(Unknown::sources).cloned();
+        let sources = self
+            .iter()
+            .filter_map(|(_, one)| one.value.unknown())
+            .flat_map(Unknown::sources)
+            .cloned();
         let objects = self
             .any_keys
             .iter()

@@ -240,8 +240,10 @@ impl NodeFacts {
         let status = node.status.as_ref();
         let addresses = status.and_then(|status| status.addresses.as_deref());
         let of_type = |type_| {
-            let all = addresses.unwrap_or_default().iter();
-            all.filter(move |address| address.type_ == type_)
+            addresses
+                .unwrap_or_default()
+                .iter()
+                .filter(move |address| address.type_ == type_)
                 .filter_map(|address| address.address.parse().ok())
         };
         Self {
@@ -367,8 +369,7 @@ impl Inputs {
     /// The objects to whose changes hooks do not react, with their names.
     pub fn left_out(&self) -> impl Iterator<Item = (Kind, &str)> {
         fn of<K: Keyed>(inputs: &Inputs) -> impl Iterator<Item = (Kind, &str)> {
-            let known = K::all(inputs).iter();
-            known.filter_map(|(name, object)| {
+            K::all(inputs).iter().filter_map(|(name, object)| {
                 let on_change = object.as_ref().ok()?.metadata().on_change;
                 (on_change == Reactions::LeftOut).then_some((K::KIND, name.as_str()))
             })
@@ -448,10 +449,10 @@ impl UnknownPart<'_> {
     /// All keys with their values; `None` if they are not known.
     pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (&str, Unknown)>> {
         match &self.object.keys {
-            UnknownKeys::Exactly(keys) => {
-                let keys = keys.iter();
-                Some(keys.map(|(key, recipe)| (&**key, self.value(key, recipe))))
-            }
+            UnknownKeys::Exactly(keys) => Some(
+                keys.iter()
+                    .map(|(key, recipe)| (&**key, self.value(key, recipe))),
+            ),
             UnknownKeys::Any => None,
         }
     }

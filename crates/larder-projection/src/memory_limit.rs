@@ -14,8 +14,11 @@ use crate::NodeFacts;
 /// The limit in bytes; `None` if the node does not say what it has.
 pub fn memory_limit(pod: &Pod, node: &NodeFacts) -> Option<u64> {
     let allocatable = bytes(&node.allocatable.get("memory")?.0)?;
-    let of_pod = pod.spec.as_ref().and_then(pod_limit);
-    let limit = of_pod.filter(|&limit| limit <= allocatable);
+    let limit = pod
+        .spec
+        .as_ref()
+        .and_then(pod_limit)
+        .filter(|&limit| limit <= allocatable);
     u64::try_from(limit.unwrap_or(allocatable)).ok()
 }
 

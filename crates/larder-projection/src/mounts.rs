@@ -402,8 +402,7 @@ pub fn nested_mount_points(pod: &Pod) -> HashMap<&str, NestedMountPoints> {
             .collect();
         // What lies below a path follows it directly.
         mounts.sort_by(|(a, of_a), (b, of_b)| {
-            let by_path = a.split('/').cmp(b.split('/'));
-            by_path.then_with(|| of_a.cmp(of_b))
+            a.split('/').cmp(b.split('/')).then_with(|| of_a.cmp(of_b))
         });
         mounts.dedup();
         // The mounts around the current ones, the innermost last.

@@ -33,8 +33,9 @@ impl Need {
     /// What all containers of `pod` need, and the volumes that some container uses.
     pub fn of_pod(pod: &Pod) -> BTreeSet<Self> {
         let used = used_volumes(pod);
-        let volumes = pod_volumes(pod).filter(|volume| used.contains(volume.name.as_str()));
-        let of_volumes = volumes.flat_map(Self::of_volume);
+        let of_volumes = pod_volumes(pod)
+            .filter(|volume| used.contains(volume.name.as_str()))
+            .flat_map(Self::of_volume);
         let of_containers = containers(pod).flat_map(Self::of_container);
         of_containers.chain(of_volumes).collect()
     }

@@ -15,8 +15,8 @@ impl PodCertificate {
     /// The chain as bare `CERTIFICATE` blocks.
     pub(crate) fn chain(&self) -> String {
         let blocks = pem::blocks(&self.chain_pem);
-        let blocks = blocks.iter();
         blocks
+            .iter()
             .map(|block| pem::encode_certificate(&block.der))
             .collect()
     }

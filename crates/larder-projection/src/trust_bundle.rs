@@ -138,8 +138,11 @@ pub(crate) fn trust_anchors(
         Some(_) => matches.is_empty(),
         None => source.label_selector.is_some(),
     };
-    let named = source.name.as_ref().or(source.signer_name.as_ref());
-    let is_missing = named.is_some_and(|name| missing.contains(name));
+    let is_missing = source
+        .name
+        .as_ref()
+        .or(source.signer_name.as_ref())
+        .is_some_and(|name| missing.contains(name));
     if let Some(others) = others.filter(|_| may_have_more && !is_missing) {
         return Err(TrustBundleError::Partial(others));
     }

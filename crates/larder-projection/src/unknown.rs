@@ -328,8 +328,11 @@ impl Unknown {
         for part in &self.0 {
             visit(part);
             if let ValuePart::Layers(layers) = part {
-                let values = layers.layers.iter().rev().map(|(_, value)| value);
-                values
+                layers
+                    .layers
+                    .iter()
+                    .rev()
+                    .map(|(_, value)| value)
                     .chain(&layers.below)
                     .for_each(|value| value.walk(visit));
             }

@@ -221,8 +221,10 @@ pub fn fs_user(pod: &Pod) -> Option<u32> {
     let context = spec.find_map(|spec| spec.security_context.as_ref());
     let of_pod = context.and_then(|context| context.run_as_user);
     let mut users = containers(pod).map(|container| {
-        let context = container.security_context;
-        context.and_then(|context| context.run_as_user).or(of_pod)
+        container
+            .security_context
+            .and_then(|context| context.run_as_user)
+            .or(of_pod)
     });
     let first = users.next()??;
     users
@@ -350,8 +352,9 @@ impl<'a> Collector<'a> {
             let data = match volume_resource(self.pod, node, field) {
                 Ok(text) => owned(text.into_bytes()),
                 Err(error) => {
-                    let unknown = assumptions.resource(self.pod, field);
-                    let unknown = unknown.filter(|_| error == ResourceError::NoNodeForVolume);
+                    let unknown = assumptions
+                        .resource(self.pod, field)
+                        .filter(|_| error == ResourceError::NoNodeForVolume);
                     unknown.ok_or(error)?.into()
                 }
             };

@@ -141,9 +141,12 @@ impl Directory {
 
     /// The names of the directories in it, sorted.
     pub(crate) fn directories(&self) -> Result<Vec<String>, DiskError> {
-        let entries = self.entries()?.into_iter();
-        let directories = entries.filter(|&(_, kind)| kind == FileType::Directory);
-        Ok(directories.map(|(name, _)| name).collect())
+        Ok(self
+            .entries()?
+            .into_iter()
+            .filter(|&(_, kind)| kind == FileType::Directory)
+            .map(|(name, _)| name)
+            .collect())
     }
 
     /// The directories in it with their names, sorted. Each is opened when it is taken.

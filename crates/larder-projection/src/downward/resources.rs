@@ -89,8 +89,10 @@ pub(crate) fn volume_resource(
 fn find<'a>(pod: &'a Pod, name: &str) -> Result<ContainerView<'a>, ResourceError> {
     let spec = pod.spec.as_ref();
     let named = |containers: &'a [Container], kind| {
-        let found = containers.iter().find(|container| container.name == name);
-        found.map(|container| ContainerView::new(container, kind))
+        containers
+            .iter()
+            .find(|container| container.name == name)
+            .map(|container| ContainerView::new(container, kind))
     };
     let regular = spec.map_or(&[][..], |spec| &spec.containers);
     let init = spec.and_then(|spec| spec.init_containers.as_deref());

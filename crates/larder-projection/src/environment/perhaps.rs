@@ -38,8 +38,11 @@ impl<'a> Builder<'a> {
             object: part.id.clone(),
         };
         // Each variable so far may be one of them.
-        let names = self.environment.variables.keys();
-        let layers = names.filter_map(|name| Some((name.clone(), all.layer(name)?)));
+        let layers = self
+            .environment
+            .variables
+            .keys()
+            .filter_map(|name| Some((name.clone(), all.layer(name)?)));
         for (name, (question, value)) in layers.collect::<Vec<_>>() {
             let value = of_unknown(value, missing::<K>(object, None));
             self.set_perhaps(name, question, value)?;

@@ -36,10 +36,11 @@ impl AnyKeys<'_> {
 
     /// What is under `name`: what the last object of `all` has, or what is `below`.
     pub(crate) fn look_up(all: &[Self], name: &str, below: Option<Unknown>) -> Option<Unknown> {
-        let layers = all.iter().filter_map(|one| one.layer(name));
-        layers.fold(below, |below, (question, value)| {
-            Some(Unknown::layered(below, question, value))
-        })
+        all.iter()
+            .filter_map(|one| one.layer(name))
+            .fold(below, |below, (question, value)| {
+                Some(Unknown::layered(below, question, value))
+            })
     }
 
     /// The name of a variable that stands for all with its prefix that no document names.

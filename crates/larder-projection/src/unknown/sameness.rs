@@ -65,13 +65,16 @@ impl Sameness {
 }
 
 fn parts(value: &Unknown) -> Vec<Gapped<'_>> {
-    let parts = value.0.iter().filter_map(|part| match part {
-        ValuePart::Text(text) => Some(Gapped::Text(text)),
-        ValuePart::Source(source) => Some(Gapped::Gap(source)),
-        // Settled values have none.
-        ValuePart::Layers(_) => None,
-    });
-    parts.collect()
+    value
+        .0
+        .iter()
+        .filter_map(|part| match part {
+            ValuePart::Text(text) => Some(Gapped::Text(text)),
+            ValuePart::Source(source) => Some(Gapped::Gap(source)),
+            // Settled values have none.
+            ValuePart::Layers(_) => None,
+        })
+        .collect()
 }
 
 /// Which end of two values is compared.
@@ -129,10 +132,12 @@ fn cut_common<'u>(one: &mut Vec<Gapped<'u>>, other: &mut Vec<Gapped<'u>>, end: E
             (Gapped::Text(a), Gapped::Text(b)) => {
                 let same = match end {
                     End::First => a.iter().zip(b).take_while(|(a, b)| a == b).count(),
-                    End::Last => {
-                        let ends = a.iter().rev().zip(b.iter().rev());
-                        ends.take_while(|(a, b)| a == b).count()
-                    }
+                    End::Last => a
+                        .iter()
+                        .rev()
+                        .zip(b.iter().rev())
+                        .take_while(|(a, b)| a == b)
+                        .count(),
                 };
                 if same < a.len().min(b.len()) {
                     return false;

@@ -65,8 +65,10 @@ impl PathView<'_, '_> {
 impl<'a> Projection<'a> {
     /// What is at `path`.
     pub fn look_up(&self, path: &str) -> PathView<'_, 'a> {
-        let below = self.payload.get(path);
-        let below = below.map(|file| (file, self.origins.get(path)));
+        let below = self
+            .payload
+            .get(path)
+            .map(|file| (file, self.origins.get(path)));
         let layers = match self.layers.get(path) {
             Some(layers) => Cow::Borrowed(&layers[..]),
             None if below.is_some() => Cow::Borrowed(&[][..]),
@@ -80,8 +82,10 @@ impl<'a> Projection<'a> {
 
     /// The paths that the volume has or perhaps has, as far as they are known by name.
     pub fn paths(&self) -> impl Iterator<Item = &VolumePath> {
-        let perhaps = self.layers.keys();
-        let perhaps = perhaps.filter(|path| !self.payload.contains_key(*path));
+        let perhaps = self
+            .layers
+            .keys()
+            .filter(|path| !self.payload.contains_key(*path));
         self.payload.keys().chain(perhaps)
     }
 
@@ -92,9 +96,11 @@ impl<'a> Projection<'a> {
 
     /// All those keys as one value; `None` if there are none.
     pub fn opaque(&self) -> Option<Unknown> {
-        let objects = self.any_keys.iter().map(|all| &all.keys.object);
-        let objects = objects.map(|object| Unknown::of(UnknownSource::object(object)));
-        objects.reduce(|all, object| object.listed_after(Some(&all)))
+        self.any_keys
+            .iter()
+            .map(|all| &all.keys.object)
+            .map(|object| Unknown::of(UnknownSource::object(object)))
+            .reduce(|all, object| object.listed_after(Some(&all)))
     }
 
     /// The sources of what is not known.
@@ -102,8 +108,11 @@ impl<'a> Projection<'a> {
         let layers = self.layers.values().flatten();
         let files = self.payload.values().chain(layers.map(|layer| &layer.file));
         let unknown = files.filter_map(|file| file.data.unknown());
-        let objects = self.any_keys.iter().map(|all| &all.keys.object);
-        let objects = objects.map(UnknownSource::object);
+        let objects = self
+            .any_keys
+            .iter()
+            .map(|all| &all.keys.object)
+            .map(UnknownSource::object);
         unknown.flat_map(Unknown::sources).cloned().chain(objects)
     }
 }
@@ -208,8 +217,10 @@ impl<'a> Collector<'a> {
             return Err(SourceError::TooManyUnknown);
         }
         // Each file so far may be one of them.
-        let layers = self.projection.paths();
-        let layers = layers.filter_map(|path| Some((path.clone(), all.layer(path.as_str())?)));
+        let layers = self
+            .projection
+            .paths()
+            .filter_map(|path| Some((path.clone(), all.layer(path.as_str())?)));
         for (path, layer) in layers.collect::<Vec<_>>() {
             self.add_perhaps(path, layer);
         }

@@ -57,8 +57,9 @@ impl<'a> Collector<'a> {
         let named = source.name.as_deref().or(source.signer_name.as_deref());
         let what: Arc<str> = format!("ClusterTrustBundle {}", named.unwrap_or_default()).into();
         if others == Existence::Unsure && source.optional != Some(true) {
-            let needs = &mut self.projection.needs;
-            needs.insert(Question::Fact(Arc::clone(&what)));
+            self.projection
+                .needs
+                .insert(Question::Fact(Arc::clone(&what)));
         }
         Ok(Unknown::of_fact(what).into())
     }
@@ -68,8 +69,11 @@ impl<'a> Collector<'a> {
         let token = self.inputs.tokens.get(&request);
         let token = held(token, "failed to fetch token: no token").map_err(SourceError::Token)?;
         let file = self.special(Value::Borrowed(token), source.user)?;
-        let spec = self.pod.spec.as_ref();
-        let account = spec.and_then(|spec| spec.service_account_name.as_deref());
+        let account = self
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.service_account_name.as_deref());
         let origin = Origin::Token {
             account: account.unwrap_or_default(),
             audience: source.audience.as_deref().filter(|text| !text.is_empty()),
