@@ -298,8 +298,10 @@ impl Credentials {
             Ok(mut loaded) => {
                 // A plugin without a certificate leaves TLS alone.
                 let has_identity = |loaded: &LoadedCredentials| {
-                    let issued = loaded.plugin.as_ref();
-                    issued.is_some_and(|(_, issued)| issued.identity.is_some())
+                    loaded
+                        .plugin
+                        .as_ref()
+                        .is_some_and(|(_, issued)| issued.identity.is_some())
                 };
                 let only_token = !changed && !has_identity(&before) && !has_identity(&loaded);
                 loaded.generation = if only_token {

@@ -68,8 +68,7 @@ impl Endpoint {
             })?;
         let tls_name = if tls {
             let name = tls_server_name.unwrap_or(host);
-            let name = ServerName::try_from(name.to_owned());
-            Some(name.map_err(|_| SetupError::ServerName)?)
+            Some(ServerName::try_from(name.to_owned()).map_err(|_| SetupError::ServerName)?)
         } else {
             None
         };

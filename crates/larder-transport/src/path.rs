@@ -237,8 +237,9 @@ fn uri(path: &str, query: &Query) -> Result<Uri, PathError> {
     if path.len() + query.0.len() > MAX_URI_BYTES {
         return Err(PathError::TooLong);
     }
-    let uri = format!("{path}{query}").try_into();
-    Ok(uri.expect("path and query are percent-encoded and short enough"))
+    Ok(format!("{path}{query}")
+        .try_into()
+        .expect("path and query are percent-encoded and short enough"))
 }
 
 #[cfg(test)]

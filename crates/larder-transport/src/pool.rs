@@ -285,8 +285,9 @@ impl Pool {
                 let (server, config) = (Arc::clone(&self.server), Arc::clone(&self.config));
                 let tls = Arc::clone(&tls);
                 self.dials.spawn(async move {
-                    let dialed = dial(server, tls, config, lane).await;
-                    let result = dialed.map(|dialed| NewConnection { dialed, handshake });
+                    let result = dial(server, tls, config, lane)
+                        .await
+                        .map(|dialed| NewConnection { dialed, handshake });
                     DialEnd { lane, result }
                 });
             }

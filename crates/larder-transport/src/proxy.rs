@@ -149,38 +149,40 @@ fn is_excepted(host: &str, port: u16, exceptions: &str) -> bool {
     if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
         return true;
     }
-    let mut exceptions = exceptions
+    exceptions
         .split(',')
-        .map(|entry| entry.trim().to_lowercase());
-    exceptions.any(|entry| {
-        if entry == "*" {
-            return true;
-        }
-        if let Some(prefix) = entry.split_once('/') {
-            return address.is_some_and(|address| is_within(address, prefix));
-        }
-        let (name, only_port) = match entry.rsplit_once(':') {
-            // An IPv6 address has colons, and brackets if a port follows.
-            Some((name, port)) if !name.contains(':') || name.ends_with(']') => (name, Some(port)),
-            _ => (entry.as_str(), None),
-        };
-        if name.is_empty() || only_port.is_some_and(|only| only != port.to_string()) {
-            return false;
-        }
-        let name = name.trim_start_matches('[').trim_end_matches(']');
-        if let Ok(excepted) = name.parse::<IpAddr>() {
-            return address == Some(excepted);
-        }
-        // `.x` and `*.x` cover subdomains of x; `x` covers x as well.
-        let (domain, itself) = match name.strip_prefix('*').unwrap_or(name).strip_prefix('.') {
-            Some(domain) => (domain, false),
-            None => (name, true),
-        };
-        let below = host
-            .strip_suffix(domain)
-            .is_some_and(|rest| rest.ends_with('.'));
-        below || (itself && host == domain)
-    })
+        .map(|entry| entry.trim().to_lowercase())
+        .any(|entry| {
+            if entry == "*" {
+                return true;
+            }
+            if let Some(prefix) = entry.split_once('/') {
+                return address.is_some_and(|address| is_within(address, prefix));
+            }
+            let (name, only_port) = match entry.rsplit_once(':') {
+                // An IPv6 address has colons, and brackets if a port follows.
+                Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
+                    (name, Some(port))
+                }
+                _ => (entry.as_str(), None),
+            };
+            if name.is_empty() || only_port.is_some_and(|only| only != port.to_string()) {
+                return false;
+            }
+            let name = name.trim_start_matches('[').trim_end_matches(']');
+            if let Ok(excepted) = name.parse::<IpAddr>() {
+                return address == Some(excepted);
+            }
+            // `.x` and `*.x` cover subdomains of x; `x` covers x as well.
+            let (domain, itself) = match name.strip_prefix('*').unwrap_or(name).strip_prefix('.') {
+                Some(domain) => (domain, false),
+                None => (name, true),
+            };
+            let below = host
+                .strip_suffix(domain)
+                .is_some_and(|rest| rest.ends_with('.'));
+            below || (itself && host == domain)
+        })
 }
 
 /// Whether the address belongs to the network, given as address and number of leading bits.

@@ -193,8 +193,7 @@ impl Kubeconfig {
 
     /// The names of the contexts.
     pub(super) fn contexts(&self) -> impl Iterator<Item = &String> {
-        let contexts = self.contexts.iter().flatten();
-        contexts.map(|context| &context.name)
+        self.contexts.iter().flatten().map(|context| &context.name)
     }
 
     /// The cluster and user of a context, or of the current one. A missing user is an anonymous one, as in client-go.
@@ -205,8 +204,8 @@ impl Kubeconfig {
                 known: self.contexts().take(MAX_NAMED).cloned().collect(),
             });
         }
-        let name = context.or(self.current_context.as_deref());
-        let name = name
+        let name = context
+            .or(self.current_context.as_deref())
             .filter(|name| !name.is_empty())
             .ok_or(KubeconfigError::Context("no current context"))?;
         let context =
@@ -232,16 +231,16 @@ pub(super) fn yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, Kubeconfig
         last_key_wins: true,
         as_kubernetes: false,
     };
-    let decoded = YamlDocument::parse_all(text, limits)
-        .and_then(|documents| documents.iter().map(YamlDocument::decode).collect());
-    decoded.map_err(|error| KubeconfigError::Line {
-        line: error.line,
-        problem: match error.kind {
-            ErrorKind::Limit => "too complex, or YAML anchors are used",
-            ErrorKind::Type => "not what a kubeconfig has here",
-            ErrorKind::Syntax | ErrorKind::DuplicateKey => "malformed YAML",
-        },
-    })
+    YamlDocument::parse_all(text, limits)
+        .and_then(|documents| documents.iter().map(YamlDocument::decode).collect())
+        .map_err(|error| KubeconfigError::Line {
+            line: error.line,
+            problem: match error.kind {
+                ErrorKind::Limit => "too complex, or YAML anchors are used",
+                ErrorKind::Type => "not what a kubeconfig has here",
+                ErrorKind::Syntax | ErrorKind::DuplicateKey => "malformed YAML",
+            },
+        })
 }
 
 fn extend<T>(list: &mut Option<Vec<T>>, next: Option<Vec<T>>) {

@@ -97,11 +97,13 @@ impl Issued {
             return Err(PluginError::Version);
         }
         let status = answer.status.ok_or(PluginError::NoCredentials)?;
-        let pair = status.client_certificate_data.zip(status.client_key_data);
-        let identity = pair.map(|(certificate, key)| Identity {
-            certificate: pem(&certificate),
-            key: pem(&key),
-        });
+        let identity = status
+            .client_certificate_data
+            .zip(status.client_key_data)
+            .map(|(certificate, key)| Identity {
+                certificate: pem(&certificate),
+                key: pem(&key),
+            });
         let token = match &status.token {
             Some(token) if !token.trim().is_empty() => {
                 Some(bearer(token).ok_or(PluginError::NoCredentials)?)

@@ -130,12 +130,12 @@ impl ClusterSource {
     pub(super) fn load(&self) -> Result<Settings, SetupError> {
         match self {
             Self::Kubeconfig { path, context } => {
-                let selected =
-                    Kubeconfig::read(path).and_then(|file| file.select(context.as_deref()));
-                let selected = selected.map_err(|source| SetupError::Kubeconfig {
-                    path: path.clone(),
-                    source,
-                })?;
+                let selected = Kubeconfig::read(path)
+                    .and_then(|file| file.select(context.as_deref()))
+                    .map_err(|source| SetupError::Kubeconfig {
+                        path: path.clone(),
+                        source,
+                    })?;
                 of_kubeconfig(selected)
             }
             Self::InCluster => in_cluster(Path::new(SERVICE_ACCOUNT), &environment),
@@ -220,8 +220,9 @@ pub(super) fn in_cluster(
     environment: Environment<'_>,
 ) -> Result<Settings, SetupError> {
     let set = |variable| {
-        let value = environment(variable).filter(|value| !value.is_empty());
-        value.ok_or(SetupError::NotInCluster { variable })
+        environment(variable)
+            .filter(|value| !value.is_empty())
+            .ok_or(SetupError::NotInCluster { variable })
     };
     let (host, port) = (
         set("KUBERNETES_SERVICE_HOST")?,
@@ -237,8 +238,9 @@ pub(super) fn in_cluster(
 
 /// The configuration of the service account that is mounted at `directory`.
 fn service_account(directory: &Path, server: &str) -> Result<Settings, SetupError> {
-    let namespace = file::read_text(&directory.join("namespace")).ok();
-    let namespace = namespace.map(|namespace| namespace.trim().to_owned());
+    let namespace = file::read_text(&directory.join("namespace"))
+        .ok()
+        .map(|namespace| namespace.trim().to_owned());
     Ok(Settings {
         server: server.parse().map_err(|_| SetupError::Url {
             url: shown_url(server),
@@ -265,8 +267,8 @@ fn material(
 ) -> Result<Option<Material>, SetupError> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
         // Without the place: it would tell something of the data.
-        let data = go_base64::decode(data);
-        let data = data.map_err(|_| SetupError::invalid(part, "malformed base64"))?;
+        let data =
+            go_base64::decode(data).map_err(|_| SetupError::invalid(part, "malformed base64"))?;
         return Ok(Some(Material::Data(Zeroizing::new(data))));
     }
     let path = path.filter(|path| !path.is_empty());

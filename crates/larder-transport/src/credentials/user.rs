@@ -60,8 +60,9 @@ pub(super) fn user_of(
 
 fn token_header(token: &str) -> Result<User, SetupError> {
     let problem = "it is empty or has a control character";
-    let header = bearer(token).ok_or(SetupError::invalid("token", problem));
-    header.map(User::Token)
+    bearer(token)
+        .ok_or(SetupError::invalid("token", problem))
+        .map(User::Token)
 }
 
 /// Of the providers of older configurations only `oidc` is left, with the token that it has stored.
