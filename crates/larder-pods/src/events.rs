@@ -157,9 +157,11 @@ impl Events {
         let mut noted = self.noted.lock();
         let suffix = now.as_nanosecond().max(noted.last_suffix + 1);
         noted.last_suffix = suffix;
-        let pod_events = noted.pods.entry(pod.uid.clone());
         let noted_at = Instant::now();
-        let pod_events = pod_events.or_insert_with(|| PodEvents::new(noted_at));
+        let pod_events = noted
+            .pods
+            .entry(pod.uid.clone())
+            .or_insert_with(|| PodEvents::new(noted_at));
         let pod = pod_events.share(pod);
         let event = PodEvent::new(pod, version, subject, reason, now, suffix);
         pod_events.note(event, noted_at);
@@ -198,8 +200,11 @@ impl Events {
     fn posted(&self, event: &PodEvent, outcome: Result<(), PostError>) -> Duration {
         let mut noted = self.noted.lock();
         // The pod may be gone.
-        let pod_events = noted.pods.get_mut(&event.pod.uid);
-        let mut events = pod_events.into_iter().flat_map(|pod| &mut pod.events);
+        let mut events = noted
+            .pods
+            .get_mut(&event.pod.uid)
+            .into_iter()
+            .flat_map(|pod| &mut pod.events);
         if let Some(same) = events.find(|noted| noted.suffix == event.suffix) {
             same.posted |= outcome.is_ok();
             same.due |= matches!(outcome, Err(PostError::Later(_) | PostError::Forbidden(_)));

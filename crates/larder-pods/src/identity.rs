@@ -150,16 +150,17 @@ impl fmt::Display for PodSource {
 
 /// The annotation `key`.
 pub(crate) fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    let annotations = metadata.annotations.as_ref()?;
-    annotations.get(key).map(String::as_str)
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// Sets or removes the annotation `key`.
 pub(crate) fn set_annotation(metadata: &mut ObjectMeta, key: &str, value: Option<String>) {
     match value {
         Some(value) => {
-            let annotations = metadata.annotations.get_or_insert_default();
-            annotations.insert(key.to_owned(), value);
+            metadata
+                .annotations
+                .get_or_insert_default()
+                .insert(key.to_owned(), value);
         }
         None => {
             if let Some(annotations) = &mut metadata.annotations {

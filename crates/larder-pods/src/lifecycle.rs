@@ -362,8 +362,10 @@ impl PodLifecycle {
         };
         self.pods.insert(uid.clone(), tracked);
         if is_static_pod(&pod.metadata) {
-            let queue = self.static_pods.entry(FullName::of(&pod.metadata));
-            queue.or_default().push_back(uid.clone());
+            self.static_pods
+                .entry(FullName::of(&pod.metadata))
+                .or_default()
+                .push_back(uid.clone());
         }
         if terminal {
             Some(LifecycleAction::Retire(Arc::clone(pod)))
@@ -400,8 +402,10 @@ impl PodLifecycle {
         ) {
             return None;
         }
-        let queue = self.static_pods.get(&FullName::of(&tracked.pod.metadata));
-        let first = queue.and_then(VecDeque::front);
+        let first = self
+            .static_pods
+            .get(&FullName::of(&tracked.pod.metadata))
+            .and_then(VecDeque::front);
         tracked.life = if is_static_pod(&tracked.pod.metadata) && first != Some(uid) {
             PodLife::Held(HeldBecause::NameInUse)
         } else if !self.network_ready && !tracked.pod.host_network() {

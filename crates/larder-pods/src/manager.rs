@@ -237,8 +237,11 @@ impl Pods {
     /// `uid`.
     pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
         let index = self.index.read();
-        let translation = index.translations.get(uid.as_str()).cloned();
-        translation.unwrap_or_else(|| ResolvedPodUid::new(uid.as_str()))
+        index
+            .translations
+            .get(uid.as_str())
+            .cloned()
+            .unwrap_or_else(|| ResolvedPodUid::new(uid.as_str()))
     }
 
     /// Both directions of the translation between static pods and mirror pods.
@@ -293,9 +296,11 @@ impl Pods {
 
 impl PodIndex {
     fn orphaned_mirror_pods(&self) -> Vec<Arc<StoredPod>> {
-        let mirrors = self.mirrors.iter();
-        let orphaned = mirrors.filter(|mirror| self.regular.by_name(mirror.key_ref()).is_none());
-        orphaned.cloned().collect()
+        self.mirrors
+            .iter()
+            .filter(|mirror| self.regular.by_name(mirror.key_ref()).is_none())
+            .cloned()
+            .collect()
     }
 
     fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)> {

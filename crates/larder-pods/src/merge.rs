@@ -180,8 +180,7 @@ impl PodMerge {
     /// The pods that are not served because another pod has their UID.
     pub fn waiting(&self) -> impl Iterator<Item = DuplicatePod> {
         self.sources.iter().flat_map(move |(&source, state)| {
-            let waiting = state.waiting.iter();
-            waiting.filter_map(move |(name, pod)| {
+            state.waiting.iter().filter_map(move |(name, pod)| {
                 let uid = PodUid::of(&pod.metadata);
                 let holder = self.uids.other(&uid, source, name)?;
                 Some(DuplicatePod {
@@ -372,8 +371,10 @@ impl Pass<'_> {
             self.uids.present.remove(uid);
             self.uids.free(uid);
             let pod = self.state.by_uid.remove(uid);
-            let removed = self.operations.entry(Operation::Remove);
-            removed.or_default().extend(pod);
+            self.operations
+                .entry(Operation::Remove)
+                .or_default()
+                .extend(pod);
         }
     }
 
@@ -391,8 +392,11 @@ impl Pass<'_> {
         self.take_waiting(&full_name);
         if let Some(holder) = self.uids.other(&uid, self.source, &full_name) {
             self.duplicate(Arc::new(pod.clone()), holder, "UID");
-            let waiting = self.uids.waiting.entry(uid).or_default();
-            waiting.insert((self.source, full_name.clone()));
+            self.uids
+                .waiting
+                .entry(uid)
+                .or_default()
+                .insert((self.source, full_name.clone()));
             self.state.waiting.insert(full_name, pod);
             return;
         }

@@ -231,10 +231,10 @@ impl PodLoop {
         actions.extend(steps.into_iter().map(|step| match step {
             LifecycleAction::Serve(pod) => {
                 let is_static = is_static_pod(&pod.metadata);
-                let mirror = is_static
+                let with_addresses = is_static
                     .then(|| self.manager.mirror_pod_by_pod(&pod))
-                    .flatten();
-                let with_addresses = mirror.and_then(|mirror| with_addresses_of(&mirror, &pod));
+                    .flatten()
+                    .and_then(|mirror| with_addresses_of(&mirror, &pod));
                 PodAction::Serve(with_addresses.unwrap_or(pod))
             }
             LifecycleAction::Retire(pod) => PodAction::Retire(pod),

@@ -63,8 +63,10 @@ impl fmt::Display for SourceProblem {
         let subject = format!("{}: ", self.subject);
         let causes = chain(&*self.error);
         // Only a whole part of the chain: the subject `API server` also ends other texts.
-        let causes = causes.strip_prefix(&subject).unwrap_or(&causes);
-        let causes = causes.replace(&format!(": {subject}"), ": ");
+        let causes = causes
+            .strip_prefix(&subject)
+            .unwrap_or(&causes)
+            .replace(&format!(": {subject}"), ": ");
         write!(f, "{subject}{causes}")
     }
 }

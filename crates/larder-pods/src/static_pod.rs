@@ -204,8 +204,10 @@ impl StaticPods {
             (None, Some(error)) => return Err(error.into()),
             (Some(document), _) => document,
             (None, None) => {
-                let kind = skipped.into_keys().next();
-                let problem = kind.map_or(StaticPodProblem::Empty, StaticPodProblem::NotAPod);
+                let problem = skipped
+                    .into_keys()
+                    .next()
+                    .map_or(StaticPodProblem::Empty, StaticPodProblem::NotAPod);
                 return Err(problem.at(name));
             }
         };
@@ -215,8 +217,9 @@ impl StaticPods {
         let place = (first.origin.document, first.origin.item);
         let unknown_field = unknown_fields(warnings).remove(&place);
         let pod = self.pod(ManifestPlace::File(path), first)?;
-        let more = documents.next();
-        let more = more.map(|document| StaticPodProblem::MoreThanOne.at(document.origin));
+        let more = documents
+            .next()
+            .map(|document| StaticPodProblem::MoreThanOne.at(document.origin));
         Ok(FilePod {
             pod,
             unknown_field,
@@ -296,8 +299,11 @@ impl StaticPods {
     /// Steps 2 and 3.
     fn derive(&self, place: ManifestPlace<'_>, manifest: &Value, pod: &mut Pod) {
         let metadata = &mut pod.metadata;
-        let uid = metadata.uid.take().filter(|uid| !uid.is_empty());
-        let uid = uid.unwrap_or_else(|| self.uid(place, manifest));
+        let uid = metadata
+            .uid
+            .take()
+            .filter(|uid| !uid.is_empty())
+            .unwrap_or_else(|| self.uid(place, manifest));
         let name = metadata.name.take().unwrap_or_default();
         metadata.name = Some(format!("{name}-{}", self.node_name.to_lowercase()));
         metadata.uid = Some(uid.clone());
@@ -350,8 +356,8 @@ fn guarded<T>(
     #[cfg(test)]
     crate::testing::assert_off_runtime();
     // What the parser was building is dropped with the panic, and nothing else is shared with it.
-    let parsed = panic::catch_unwind(AssertUnwindSafe(parse));
-    parsed.unwrap_or_else(|_| Err(StaticPodProblem::Panic.at(place)))
+    panic::catch_unwind(AssertUnwindSafe(parse))
+        .unwrap_or_else(|_| Err(StaticPodProblem::Panic.at(place)))
 }
 
 fn load(name: &str, text: &str, most: usize) -> Manifests {

@@ -87,8 +87,10 @@ impl StoredPod {
         metadata.managed_fields = None;
         let spec = spec.unwrap_or_default();
         let phase = status.as_ref().and_then(|status| status.phase.as_deref());
-        let account = spec.service_account_name.as_deref();
-        let account = account.filter(|name| !name.is_empty());
+        let account = spec
+            .service_account_name
+            .as_deref()
+            .filter(|name| !name.is_empty());
         let ephemeral_containers = spec.ephemeral_containers.as_ref();
         Ok(Self {
             metadata,
@@ -150,11 +152,12 @@ impl StoredPod {
 
     /// The addresses in its status.
     pub(crate) fn addresses(&self) -> PodAddresses {
-        let status = self.status.as_deref();
-        let addresses = status.map(serde_json::from_slice::<PodAddresses>);
-        addresses.map_or_else(PodAddresses::default, |found| {
-            found.expect("the same bytes were decoded when the pod was stored")
-        })
+        self.status
+            .as_deref()
+            .map(serde_json::from_slice::<PodAddresses>)
+            .map_or_else(PodAddresses::default, |found| {
+                found.expect("the same bytes were decoded when the pod was stored")
+            })
     }
 
     /// Whether all containers of the pod have ended for good: its phase is `Succeeded` or `Failed`.

@@ -82,8 +82,11 @@ impl PodBuilder {
     }
 
     pub(crate) fn label(mut self, key: &str, value: &str) -> Self {
-        let labels = self.0.metadata.labels.get_or_insert_default();
-        labels.insert(key.to_owned(), value.to_owned());
+        self.0
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert(key.to_owned(), value.to_owned());
         self
     }
 

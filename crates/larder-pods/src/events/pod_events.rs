@@ -61,8 +61,10 @@ impl PodEvents {
 
     /// The identity of the pod, once for all its events.
     pub(super) fn share(&self, pod: PodIdentity) -> Arc<PodIdentity> {
-        let held = self.events.iter().find(|held| *held.pod == pod);
-        held.map_or_else(|| Arc::new(pod), |held| Arc::clone(&held.pod))
+        self.events
+            .iter()
+            .find(|held| *held.pod == pod)
+            .map_or_else(|| Arc::new(pod), |held| Arc::clone(&held.pod))
     }
 
     /// Counts up the event that is the same, or keeps `event` as a new one.
@@ -71,8 +73,9 @@ impl PodEvents {
         let of_reason = |held: &&mut PodEvent| held.reason == event.reason;
         let mut similar: Vec<_> = self.events.iter_mut().filter(of_reason).collect();
         if (similar.iter()).all(|held| event.last.duration_since(held.last) > SIMILAR_WITHIN) {
-            let single = (similar.iter_mut()).filter(|held| held.failures == Failures::Recent);
-            single.for_each(|held| held.failures = Failures::Earlier);
+            (similar.iter_mut())
+                .filter(|held| held.failures == Failures::Recent)
+                .for_each(|held| held.failures = Failures::Earlier);
         }
         let recent = similar
             .iter()

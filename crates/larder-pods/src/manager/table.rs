@@ -69,11 +69,10 @@ impl PodTable {
     }
 
     fn slots_of(&self, name: ObjectKeyRef<'_>) -> impl Iterator<Item = &Slot> {
-        let slots = self
-            .by_name
+        self.by_name
             .iter_hash(self.seed.hash_one(name))
-            .map(|&slot| &self.slots[slot]);
-        slots.filter(move |slot| slot.pod.key_ref() == name)
+            .map(|&slot| &self.slots[slot])
+            .filter(move |slot| slot.pod.key_ref() == name)
     }
 
     /// Adds `pod`, or puts it in place of the pod of its UID, which is returned.

@@ -163,10 +163,11 @@ impl MirrorClient {
                         node
                     }
                     // Another client was faster.
-                    Err(error) if error.is_conflict() => {
-                        let found = self.get_node().await.map_err(failed("get"))?;
-                        found.ok_or_else(|| unusable("does not exist"))?
-                    }
+                    Err(error) if error.is_conflict() => self
+                        .get_node()
+                        .await
+                        .map_err(failed("get"))?
+                        .ok_or_else(|| unusable("does not exist"))?,
                     Err(error) => return Err(failed("create")(error)),
                 }
             }
@@ -222,8 +223,9 @@ impl MirrorClient {
         uid: &MirrorPodUid,
     ) -> Result<bool, MirrorError> {
         let FullName { name, namespace } = full_name;
-        let deleted = delete_pod(&self.client, namespace, name, uid.as_str()).await;
-        deleted.map_err(failed("delete", full_name))
+        delete_pod(&self.client, namespace, name, uid.as_str())
+            .await
+            .map_err(failed("delete", full_name))
     }
 
     async fn get_node(&self) -> Result<Option<Node>, RequestError> {
@@ -249,8 +251,9 @@ impl MirrorClient {
         // As a tree, so that there is one serializer of pods.
         let json = pod.to_json().and_then(|json| serde_json::from_slice(&json));
         let pod: Value = json.expect("its keys are text, and its times were read from JSON");
-        let created = request(&self.client, Method::POST, path.as_str(), Some(&pod)).await;
-        created.map(|_: IgnoredAny| ())
+        request(&self.client, Method::POST, path.as_str(), Some(&pod))
+            .await
+            .map(|_: IgnoredAny| ())
     }
 }
 

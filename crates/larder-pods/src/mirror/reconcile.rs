@@ -263,9 +263,11 @@ impl MirrorReconciler {
             self.note(performed, began, &mut problems);
         }
         self.problems.send_replace(problems);
-        let attempts = self.attempts.iter();
-        let open = attempts.filter(|(full_name, _)| open.contains(*full_name));
-        open.map(|(_, attempt)| attempt.next()).min()
+        self.attempts
+            .iter()
+            .filter(|(full_name, _)| open.contains(*full_name))
+            .map(|(_, attempt)| attempt.next())
+            .min()
     }
 
     fn is_due(&self, action: &MirrorAction, now: Instant) -> bool {
@@ -312,11 +314,11 @@ impl MirrorReconciler {
         self.gone
             .extend(gone.into_iter().map(|uid| (uid, full_name.clone())));
         let failed = result.is_err();
-        let before = self
+        let streak = self
             .attempts
             .remove(&full_name)
-            .filter(|before| before.failed == failed && before.continues(began));
-        let streak = before.map_or(0, |before| before.streak.saturating_add(1));
+            .filter(|before| before.failed == failed && before.continues(began))
+            .map_or(0, |before| before.streak.saturating_add(1));
         let wait = match &result {
             Ok(MirrorProgress::Half) => Duration::ZERO,
             Ok(MirrorProgress::Done) => doubled(SETTLE, streak.saturating_sub(UNDELAYED)),

@@ -100,8 +100,10 @@ impl ApiSource {
         let mut pods = self.follow();
         loop {
             if let CollectionEvent::All(found) = pods.next().await {
-                let uids = found.into_iter().map(|pod| PodUid::new(pod.metadata.uid));
-                return uids.collect();
+                return found
+                    .into_iter()
+                    .map(|pod| PodUid::new(pod.metadata.uid))
+                    .collect();
             }
         }
     }
@@ -109,13 +111,13 @@ impl ApiSource {
     fn follow(&self) -> Collection<StoredPod> {
         let selector = field_selector("spec.nodeName", &self.node_name);
         let client = self.client.clone();
-        let pods = Collection::new(
+        Collection::new(
             client,
             Resource::PODS.collection(),
             Some(&selector),
             &self.context,
-        );
-        pods.proving(&self.freshness)
+        )
+        .proving(&self.freshness)
     }
 
     /// Reports the pods until the receiver is dropped. During an outage the pods reported last stay.

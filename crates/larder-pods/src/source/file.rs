@@ -166,8 +166,9 @@ fn touch(touched: &mut Option<BTreeSet<PathBuf>>, signal: Signal) {
 
 /// Whether the path belongs to the kubelet's atomic writer. Links to all files of the directory may lead through it.
 fn is_atomic_writers(path: &Path) -> bool {
-    let name = path.file_name().map(OsStr::as_encoded_bytes);
-    name.is_some_and(|name| name.starts_with(b".."))
+    path.file_name()
+        .map(OsStr::as_encoded_bytes)
+        .is_some_and(|name| name.starts_with(b".."))
 }
 
 #[cfg(test)]

@@ -221,8 +221,9 @@ impl HttpSource {
         let subject = shown_url(&bodies.url);
         bodies = blocking(move || bodies.recall(copies)).await;
         loop {
-            let fetched = time::timeout(TIMEOUT, self.fetch.body()).await;
-            let fetched = fetched.unwrap_or(Err(HttpSourceError::Timeout));
+            let fetched = time::timeout(TIMEOUT, self.fetch.body())
+                .await
+                .unwrap_or(Err(HttpSourceError::Timeout));
             let outcome;
             (bodies, outcome) = blocking(move || {
                 let outcome = bodies.take(fetched);
@@ -232,8 +233,10 @@ impl HttpSource {
             if let Some(pods) = outcome.pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
-            let errors = outcome.error.into_iter();
-            let errors = errors.chain(bodies.unknown_fields.iter().cloned());
+            let errors = outcome
+                .error
+                .into_iter()
+                .chain(bodies.unknown_fields.iter().cloned());
             let problems = errors.map(|error| SourceProblem {
                 subject: subject.clone(),
                 error,
@@ -415,9 +418,12 @@ impl Fetch {
             let request = request
                 .body(Empty::new())
                 .map_err(|_| HttpSourceError::Url)?;
-            let service = self.service.clone();
-            let response = service.oneshot(request).await;
-            let response = response.map_err(HttpSourceError::Request)?;
+            let response = self
+                .service
+                .clone()
+                .oneshot(request)
+                .await
+                .map_err(HttpSourceError::Request)?;
             if response.status().is_redirection()
                 && let Some(location) = response.headers().get(header::LOCATION)
             {

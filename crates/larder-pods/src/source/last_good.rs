@@ -178,8 +178,10 @@ impl LastGood {
     }
 
     fn read(&self, name: &str) -> Result<Remembered, LastGoodError> {
-        let handle = self.handle.as_ref().ok_or(Errno::NOENT);
-        let read = handle
+        let read = self
+            .handle
+            .as_ref()
+            .ok_or(Errno::NOENT)
             .and_then(|handle| sys::open_regular(handle.as_fd(), name))
             .and_then(|(file, stat)| read_open(&file, &stat, MAX_COPY_BYTES));
         match read {
