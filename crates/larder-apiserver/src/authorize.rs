@@ -186,8 +186,10 @@ impl<'a> Objects<'a> {
         };
         let page = self.0.list(kind, &filter, None, None, None);
         // Only a version of the past can be compacted.
-        let objects = page.map(|page| page.objects).unwrap_or_default();
-        objects.into_iter().map(|object| Object::value(&object))
+        page.map(|page| page.objects)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|object| Object::value(&object))
     }
 }
 

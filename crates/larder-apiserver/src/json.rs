@@ -30,13 +30,14 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, String> {
 ///
 /// What serde says of the first field with a wrong type, without the strings that it quotes.
 pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
-    let decoded = serde_json::to_vec(value).and_then(|text| serde_json::from_slice(&text));
-    decoded.map_err(|error| {
-        let reason = error.to_string();
-        // The client has not sent this text.
-        let position = format!(" at line {} column {}", error.line(), error.column());
-        without_values(reason.strip_suffix(&position).unwrap_or(&reason))
-    })
+    serde_json::to_vec(value)
+        .and_then(|text| serde_json::from_slice(&text))
+        .map_err(|error| {
+            let reason = error.to_string();
+            // The client has not sent this text.
+            let position = format!(" at line {} column {}", error.line(), error.column());
+            without_values(reason.strip_suffix(&position).unwrap_or(&reason))
+        })
 }
 
 /// Whether JSON text is nested deeper than [`MAX_DEPTH`], without building it.
@@ -99,8 +100,10 @@ pub(crate) fn json_type(value: &Value) -> &'static str {
 
 /// The string at `pointer`; empty when absent.
 pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    let found = value.pointer(pointer);
-    found.and_then(Value::as_str).unwrap_or_default()
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// Gives a field that is absent its default.
@@ -115,8 +118,11 @@ pub(crate) fn items<'v>(
     value: &'v Value,
     pointer: &str,
 ) -> impl DoubleEndedIterator<Item = &'v Value> + Clone + use<'v> {
-    let list = value.pointer(pointer).and_then(Value::as_array);
-    list.into_iter().flatten()
+    value
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ impl PatchType {
             Self::Json => json::apply(old.clone(), patch),
             Self::Merge => Ok(merge(old.clone(), patch)),
             Self::StrategicMerge => {
-                let patched = strategic_merge(old.clone(), patch);
-                let patched = patched.map_err(|error| malformed(&error.to_string()))?;
+                let patched = strategic_merge(old.clone(), patch)
+                    .map_err(|error| malformed(&error.to_string()))?;
                 Ok(without_directives(patched))
             }
         }

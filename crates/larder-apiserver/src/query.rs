@@ -19,8 +19,10 @@ impl<'a> Query<'a> {
     }
 
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
-        let named = self.0.iter().filter(move |(key, _)| key == name);
-        named.map(|(_, value)| &**value)
+        self.0
+            .iter()
+            .filter(move |(key, _)| key == name)
+            .map(|(_, value)| &**value)
     }
 
     /// Whether `name` is there and not `false` or `0`; as the API server reads booleans.

@@ -45,8 +45,10 @@ impl Verb {
 
     /// The verb that a review calls `word`.
     pub(crate) fn parse(word: &str) -> Option<Self> {
-        let found = Self::NAMES.iter().find(|(_, name)| *name == word);
-        found.map(|(verb, _)| *verb)
+        Self::NAMES
+            .iter()
+            .find(|(_, name)| *name == word)
+            .map(|(verb, _)| *verb)
     }
 
     /// The verb of a request that is not about objects.
@@ -102,11 +104,12 @@ impl Route {
             ["api", version, rest @ ..] => ResourcePath::of("", version, rest),
             ["apis", group, version, rest @ ..] => {
                 let stored = versions.stored(group, version);
-                let target = stored.and_then(|stored| ResourcePath::of(group, stored, rest));
-                target.map(|target| ResourcePath {
-                    stable: stored != Some(*version),
-                    ..target
-                })
+                stored
+                    .and_then(|stored| ResourcePath::of(group, stored, rest))
+                    .map(|target| ResourcePath {
+                        stable: stored != Some(*version),
+                        ..target
+                    })
             }
             _ => None,
         };

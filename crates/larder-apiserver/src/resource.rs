@@ -187,8 +187,10 @@ impl ApiKind {
 
     /// The first kind that fits.
     pub(crate) fn find(fits: impl Fn(&Resource) -> bool) -> Option<Self> {
-        let found = RESOURCES.iter().find(|resource| fits(resource));
-        found.map(|resource| resource.kind)
+        RESOURCES
+            .iter()
+            .find(|resource| fits(resource))
+            .map(|resource| resource.kind)
     }
 
     /// The kind that a request path calls `plural` in `group` and `version`.

@@ -92,8 +92,11 @@ impl Cause {
 
     /// The value is none of those `supported`.
     pub(crate) fn unsupported(field: &str, value: impl fmt::Debug, supported: &[&str]) -> Self {
-        let supported: Vec<_> = supported.iter().map(|word| format!("{word:?}")).collect();
-        let supported = supported.join(", ");
+        let supported = supported
+            .iter()
+            .map(|word| format!("{word:?}"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let message = format!("Unsupported value: {value:?}: supported values: {supported}");
         Self::new("FieldValueNotSupported", message, field)
     }
@@ -173,8 +176,7 @@ impl ApiError {
     pub(crate) fn already_exists(kind: ApiKind, name: &str) -> Self {
         let resource = kind.resource();
         let message = format!("{} \"{name}\" already exists", resource.qualified());
-        let error = Self::new(StatusCode::CONFLICT, "AlreadyExists", message);
-        error.about(kind, resource.plural, name)
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(kind, resource.plural, name)
     }
 
     /// 409: a precondition does not hold.

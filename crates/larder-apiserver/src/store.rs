@@ -254,8 +254,11 @@ impl Store {
         let wakers: Vec<_> = {
             let mut inner = self.inner.lock();
             state(&mut inner);
-            let tables = inner.tables.iter_mut();
-            tables.flat_map(|table| wake(&mut table.watchers)).collect()
+            inner
+                .tables
+                .iter_mut()
+                .flat_map(|table| wake(&mut table.watchers))
+                .collect()
         };
         wakers.into_iter().for_each(Waker::wake);
     }

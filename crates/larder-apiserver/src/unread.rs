@@ -56,11 +56,12 @@ impl Unread {
     /// 429: clients do not read what they have requested, or do not finish what they send.
     pub(crate) fn share(&self, bytes: usize) -> Result<Share, ApiError> {
         let bytes = u32::try_from(bytes).map_or(MAX_UNREAD, |bytes| bytes.min(MAX_UNREAD));
-        let share = Arc::clone(&self.left).try_acquire_many_owned(bytes);
-        share.map_err(|_| {
-            let code = StatusCode::TOO_MANY_REQUESTS;
-            ApiError::new(code, "TooManyRequests", self.exhausted).with_retry_after(1)
-        })
+        Arc::clone(&self.left)
+            .try_acquire_many_owned(bytes)
+            .map_err(|_| {
+                let code = StatusCode::TOO_MANY_REQUESTS;
+                ApiError::new(code, "TooManyRequests", self.exhausted).with_retry_after(1)
+            })
     }
 
     /// `text`, which counts until it is dropped, unless the store has it, too.

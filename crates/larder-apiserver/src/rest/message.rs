@@ -47,8 +47,9 @@ where
         }
         Ok(held(read.freeze(), share))
     };
-    let read = timeout(BODY_TIMEOUT, read).await;
-    read.unwrap_or_else(|_| Err(ApiError::timeout()))
+    timeout(BODY_TIMEOUT, read)
+        .await
+        .unwrap_or_else(|_| Err(ApiError::timeout()))
 }
 
 fn not_read(error: &(dyn std::error::Error + 'static)) -> ApiError {

@@ -237,15 +237,19 @@ impl ObjectRequest<'_> {
             self.authorization().admit_update(self.user, &update)?;
             Ok(new)
         };
-        let writer = self.server.writer();
-        let written = writer.update(kind, &key, part, params, make)?;
+        let written = self
+            .server
+            .writer()
+            .update(kind, &key, part, params, make)?;
         Ok(written_response(StatusCode::OK, &written))
     }
 
     /// `object` in the version that is stored.
     fn versioned(&self, mut object: Value) -> Value {
-        let versions = self.server.options().certificates_versions;
-        versions.read(&mut object);
+        self.server
+            .options()
+            .certificates_versions
+            .read(&mut object);
         object
     }
 

@@ -223,8 +223,11 @@ fn given(text: Option<&str>) -> Option<&str> {
 /// The one value that the field selector leaves to `key`.
 fn selected<'a>(asked: &'a ResourceAttributes, key: &str) -> Option<&'a str> {
     let selector = asked.field_selector.as_ref()?;
-    let requirements = selector.requirements.iter().flatten();
-    let mut fitting = requirements.filter(|term| term.key == key && term.operator == "In");
+    let mut fitting = selector
+        .requirements
+        .iter()
+        .flatten()
+        .filter(|term| term.key == key && term.operator == "In");
     fitting.find_map(|term| match term.values.as_deref()? {
         [one] => Some(one.as_str()),
         _ => None,

@@ -252,11 +252,13 @@ pub(super) fn partial(metadata: &Value) -> Value {
 
 /// The cells of a row, in the order of [`columns`].
 fn cells(kind: ApiKind, object: &Value, now: Timestamp) -> Vec<Value> {
-    let cells = columns(kind).iter().map(|column| match column.cell {
-        Cell::Field(pointer, absent) => or(text(object, pointer), absent),
-        Cell::Computed(cell) => cell(object, now),
-    });
-    cells.collect()
+    columns(kind)
+        .iter()
+        .map(|column| match column.cell {
+            Cell::Field(pointer, absent) => or(text(object, pointer), absent),
+            Cell::Computed(cell) => cell(object, now),
+        })
+        .collect()
 }
 
 fn or(text: &str, absent: &str) -> Value {
@@ -288,15 +290,16 @@ fn since(object: &Value, pointers: &[&str], now: Timestamp) -> Value {
 
 /// How many of the containers are ready: `1/2`.
 fn ready(pod: &Value) -> String {
-    let statuses = items(pod, "/status/containerStatuses");
-    let ready = statuses.filter(|status| status["ready"] == true).count();
+    let ready = items(pod, "/status/containerStatuses")
+        .filter(|status| status["ready"] == true)
+        .count();
     format!("{ready}/{}", items(pod, "/spec/containers").count())
 }
 
 fn restarts(pod: &Value) -> i64 {
-    let statuses = items(pod, "/status/containerStatuses");
-    let counts = statuses.filter_map(|status| status["restartCount"].as_i64());
-    counts.sum()
+    items(pod, "/status/containerStatuses")
+        .filter_map(|status| status["restartCount"].as_i64())
+        .sum()
 }
 
 /// How many of the conditions that a pod waits for hold: `1/2`; empty for none.
@@ -314,8 +317,9 @@ fn readiness_gates(pod: &Value) -> String {
 
 /// The first address of this type; empty when there is none.
 fn address<'v>(node: &'v Value, wanted: &str) -> &'v str {
-    let found = items(node, "/status/addresses").find(|address| address["type"] == wanted);
-    found.map_or("", |address| text(address, "/address"))
+    items(node, "/status/addresses")
+        .find(|address| address["type"] == wanted)
+        .map_or("", |address| text(address, "/address"))
 }
 
 /// The reason of whatever keeps the pod, else its phase.
@@ -326,8 +330,9 @@ fn pod_status(pod: &Value) -> &str {
     let status = &pod["status"];
     let mut reasons = items(status, "/containerStatuses").filter_map(|container| {
         let state = &container["state"];
-        let waiting = state["waiting"]["reason"].as_str();
-        waiting.or(state["terminated"]["reason"].as_str())
+        state["waiting"]["reason"]
+            .as_str()
+            .or(state["terminated"]["reason"].as_str())
     });
     reasons
         .next_back()
@@ -351,9 +356,13 @@ fn node_status(node: &Value) -> String {
 }
 
 fn roles(node: &Value) -> String {
-    let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
-    let roles = labels.filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"));
-    roles.collect::<Vec<_>>().join(",")
+    node["metadata"]["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// `80/TCP,443:30443/TCP`.

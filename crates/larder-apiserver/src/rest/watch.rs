@@ -140,12 +140,14 @@ impl WatchStream {
 
     /// The frame of a change, counted.
     fn frame(&self, event: &WatchEvent) -> Result<Pieces, ApiError> {
-        let pieces = self.format.event(event.event, &event.object).into_iter();
-        let counted = pieces.map(|piece| match &self.unread {
-            Some(unread) => unread.hold(piece),
-            None => Ok(piece),
-        });
-        counted.collect()
+        self.format
+            .event(event.event, &event.object)
+            .into_iter()
+            .map(|piece| match &self.unread {
+                Some(unread) => unread.hold(piece),
+                None => Ok(piece),
+            })
+            .collect()
     }
 
     fn push_bookmark(&mut self, version: u64, ends_initial_events: bool) {

@@ -77,8 +77,9 @@ impl FieldSelector {
     /// The value that `field` must have.
     fn equal_to(&self, field: &str) -> Option<&SmolStr> {
         let mut terms = self.terms.iter();
-        let found = terms.find(|term| term.equal && term.field == field);
-        found.map(|term| &term.value)
+        terms
+            .find(|term| term.equal && term.field == field)
+            .map(|term| &term.value)
     }
 }
 

@@ -66,8 +66,9 @@ impl LabelSelector {
 
     pub(super) fn matches(&self, object: &Object) -> bool {
         self.requirements.iter().all(|requirement| {
-            let label = object.label(&requirement.key);
-            let holds = label.is_some_and(|value| requirement.condition.holds(value));
+            let holds = object
+                .label(&requirement.key)
+                .is_some_and(|value| requirement.condition.holds(value));
             holds != requirement.is_negated
         })
     }

@@ -60,8 +60,10 @@ impl History {
     pub(super) fn push(&mut self, change: Change) {
         let object = &change.object;
         self.bytes += object.json().len();
-        let versions = self.versions.entry(object.key.clone()).or_default();
-        versions.push_back(object.version);
+        self.versions
+            .entry(object.key.clone())
+            .or_default()
+            .push_back(object.version);
         self.changes.push_back(change);
         // The last change stays whatever its size: an idle watcher must be able to take it.
         while self.changes.len() > 1

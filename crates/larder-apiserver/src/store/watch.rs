@@ -148,8 +148,10 @@ impl Watch {
             return Poll::Ready(Taken::Over(end));
         }
         let Some(pending) = watcher.pending.take_if(|_| !paused) else {
-            let known = watcher.waker.get_or_insert_with(|| waker.clone());
-            known.clone_from(waker);
+            watcher
+                .waker
+                .get_or_insert_with(|| waker.clone())
+                .clone_from(waker);
             return Poll::Pending;
         };
         let filter = watcher.filter.clone();
@@ -186,8 +188,10 @@ impl Watchers {
 
     fn insert(&mut self, watcher: Watcher) -> WatcherId {
         self.last_id += 1;
-        let ids = self.by_scope.entry(scope(&watcher.filter)).or_default();
-        ids.insert(self.last_id);
+        self.by_scope
+            .entry(scope(&watcher.filter))
+            .or_default()
+            .insert(self.last_id);
         self.by_id.insert(self.last_id, watcher);
         self.last_id
     }

@@ -32,8 +32,7 @@ pub(super) fn decode(
         Some(why) => return Err(ApiError::bad_request(why)),
         None => {}
     }
-    let decoded = try_decode(resource, body, params.field_validation);
-    decoded.map_err(|why| {
+    try_decode(resource, body, params.field_validation).map_err(|why| {
         if params.patch {
             return unfit(why);
         }
@@ -85,8 +84,12 @@ fn other_type(resource: &Resource, body: &mut Value) -> Option<String> {
     let (expected, expected_version) = (resource.name, resource.api_version());
     let fields = body.as_object_mut()?;
     let mut given = |field: &str, expected: &str| {
-        let given = fields.entry(field).or_insert_with(|| expected.into());
-        given.as_str().unwrap_or_default().to_owned()
+        fields
+            .entry(field)
+            .or_insert_with(|| expected.into())
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     };
     let (kind, api_version) = (
         given("kind", expected),
@@ -238,12 +241,14 @@ fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
 /// The values at a path of which `*` stands for any key or index.
 fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
     path.iter().fold(vec![value], |values, step| {
-        let next = values.into_iter().flat_map(|value| match (*step, value) {
-            ("*", Value::Object(fields)) => fields.values().collect(),
-            ("*", Value::Array(items)) => items.iter().collect(),
-            _ => value.get(*step).into_iter().collect::<Vec<_>>(),
-        });
-        next.collect()
+        values
+            .into_iter()
+            .flat_map(|value| match (*step, value) {
+                ("*", Value::Object(fields)) => fields.values().collect(),
+                ("*", Value::Array(items)) => items.iter().collect(),
+                _ => value.get(*step).into_iter().collect::<Vec<_>>(),
+            })
+            .collect()
     })
 }
 

@@ -98,13 +98,13 @@ impl DeleteOptions {
 
     /// The options in the query, where they are when there is no body.
     pub(crate) fn of_query(query: &Query<'_>) -> Result<Self, ApiError> {
-        let options = Self {
+        Self {
             grace_period_seconds: query.number("gracePeriodSeconds")?,
             propagation_policy: query.get("propagationPolicy").map(str::to_owned),
             dry_run: query.all("dryRun").map(str::to_owned).collect(),
             ..Self::default()
-        };
-        options.checked()
+        }
+        .checked()
     }
 
     /// The options that `body` holds.

@@ -42,8 +42,10 @@ impl Allocations {
         if let Some(found) = find(self) {
             return Some(found);
         }
-        let page = store.list(ApiKind::Service, &Filter::default(), None, None, None);
-        let others = page.map(|page| page.objects).unwrap_or_default();
+        let others = store
+            .list(ApiKind::Service, &Filter::default(), None, None, None)
+            .map(|page| page.objects)
+            .unwrap_or_default();
         let others: Vec<_> = others.iter().filter(|other| other.uid != uid).collect();
         let addresses = others.iter().map(|other| other.field("spec.clusterIP"));
         self.addresses = addresses.map(str::to_owned).collect();
@@ -135,8 +137,7 @@ fn has_node_ports(kind: &str) -> bool {
 }
 
 fn ports(service: &Value) -> impl Iterator<Item = i64> {
-    let ports = items(service, "/spec/ports");
-    ports.filter_map(|port| port["nodePort"].as_i64())
+    items(service, "/spec/ports").filter_map(|port| port["nodePort"].as_i64())
 }
 
 /// An update that names no address or node port means the one that the Service has.
@@ -157,6 +158,8 @@ fn keep(old: &Value, service: &mut Value) {
 }
 
 fn ports_mut(service: &mut Value) -> impl Iterator<Item = &mut Value> {
-    let ports = service["spec"]["ports"].as_array_mut();
-    ports.into_iter().flatten()
+    service["spec"]["ports"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
 }
