@@ -142,8 +142,7 @@ fn content(
     let part = PartKey::Environment(target.container.as_str().into());
     let environment = target.environment()?;
     let objects = target.objects_of_variables(&environment);
-    let variables = environment.iter();
-    let variables = variables.map(|(name, variable)| {
+    let variables = environment.iter().map(|(name, variable)| {
         let object = objects.get(name).copied();
         (name, (&*variable.value, object))
     });

@@ -101,8 +101,8 @@ impl Exec {
         let (origin, target) = (self.origin, self.target);
         let follower = self
             .seen
-            .map(|seen| Follower::new(&origin.followed(&target), &seen));
-        let follower = follower.transpose()?;
+            .map(|seen| Follower::new(&origin.followed(&target), &seen))
+            .transpose()?;
         // Unbounded: every entry belongs to a step of a round that waits for it.
         let (sender, restarts) = unbounded_channel();
         let outline = target.outline();

@@ -80,8 +80,10 @@ pub(crate) fn identity(
 
 /// The security contexts of the pod and of the container; nothing is set in one that is missing.
 fn contexts(pod: &Pod, container: ContainerView<'_>) -> (PodSecurityContext, SecurityContext) {
-    let spec = pod.spec.as_ref();
-    let of_pod = spec.and_then(|spec| spec.security_context.clone());
+    let of_pod = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.clone());
     let own = container.security_context.cloned();
     (of_pod.unwrap_or_default(), own.unwrap_or_default())
 }
@@ -159,9 +161,8 @@ pub(crate) fn unsupported_fields(
     mapped: Option<(u32, u32)>,
 ) -> Vec<&'static str> {
     let spec = pod.spec.as_ref();
-    let own = container.security_context;
-    let privileged = own.and_then(|own| own.privileged) == Some(true);
-    let fields = [
+    let privileged = container.security_context.and_then(|own| own.privileged) == Some(true);
+    [
         // The command keeps the caller's user namespace, or has one with a single user.
         (
             "hostUsers: false",
@@ -178,9 +179,11 @@ pub(crate) fn unsupported_fields(
             spec.and_then(|spec| spec.host_network) == Some(true) && !is_host_network(),
         ),
         ("privileged: true", privileged && mapped.is_some()),
-    ];
-    let set = fields.into_iter().filter(|(_, is_set)| *is_set);
-    set.map(|(field, _)| field).collect()
+    ]
+    .into_iter()
+    .filter(|(_, is_set)| *is_set)
+    .map(|(field, _)| field)
+    .collect()
 }
 
 /// Whether the network of this process is that of process 1, as far as that can be seen.
@@ -203,16 +206,18 @@ pub(crate) fn unsupported(pod: &Pod, container: ContainerView<'_>) -> Vec<&'stat
     let linux = own.se_linux_options.or(of_pod.se_linux_options);
     let windows = own.windows_options.or(of_pod.windows_options);
     let sysctls = of_pod.sysctls.unwrap_or_default();
-    let fields = [
+    [
         ("seccompProfile", seccomp),
         ("appArmorProfile", app_armor),
         ("seLinuxOptions", linux.is_some()),
         ("windowsOptions", windows.is_some()),
         ("procMount", own.proc_mount.is_some()),
         ("sysctls", !sysctls.is_empty()),
-    ];
-    let set = fields.into_iter().filter(|(_, is_set)| *is_set);
-    set.map(|(field, _)| field).collect()
+    ]
+    .into_iter()
+    .filter(|(_, is_set)| *is_set)
+    .map(|(field, _)| field)
+    .collect()
 }
 
 #[cfg(test)]

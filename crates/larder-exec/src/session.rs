@@ -95,8 +95,9 @@ impl<'a> Session<'a> {
         state.note_secrets(&target);
         target.note_unknown();
         for volume in target.volumes() {
-            let set_up = volumes.refresh(&target, volume);
-            set_up.with_context(|| format!("cannot set up volume {}", volume.name))?;
+            volumes
+                .refresh(&target, volume)
+                .with_context(|| format!("cannot set up volume {}", volume.name))?;
             if MountSource::of(volume, &target.contents).is_none() {
                 console::note(format_args!(
                     "volume {} is of an unsupported type, ignored: its path stays as it is",
@@ -179,8 +180,8 @@ impl<'a> Session<'a> {
     /// What the next start would have otherwise than the command that runs: names of variables, never values.
     pub(crate) fn outdated(&self) -> Vec<String> {
         let started = self.state.borrow().started();
-        let next = self.next_start();
-        next.map_or_else(|_| Vec::new(), |next| started.start.differences(&next))
+        self.next_start()
+            .map_or_else(|_| Vec::new(), |next| started.start.differences(&next))
     }
 
     /// Whether the command has started before the present content was there.
@@ -225,8 +226,9 @@ impl<'a> Session<'a> {
             return;
         };
         for mount in start.mounts.iter().filter(|mount| mount.follows_subpath()) {
-            let volumes = &self.volumes;
-            let root = volumes.directory_of(&self.target, &mount.source, &mount.volume);
+            let root = self
+                .volumes
+                .directory_of(&self.target, &mount.source, &mount.volume);
             if let Some(root) = root {
                 subpaths.update(mount, &root, mounts);
             }

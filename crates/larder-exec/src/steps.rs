@@ -216,8 +216,10 @@ impl StepEnvironment for CommandEnvironment<'_> {
     }
 
     fn withholds(&self) -> Option<&'static str> {
-        let reads = self.state.borrow().has_read_secrets;
-        reads.then_some("the container reads Secrets, tokens or private keys")
+        self.state
+            .borrow()
+            .has_read_secrets
+            .then_some("the container reads Secrets, tokens or private keys")
     }
 
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {

@@ -174,8 +174,10 @@ impl<S: Stream<Item = ArrivedSignal> + Unpin> EventSources<'_, S> {
         supervisor: &mut Supervisor<'_>,
         round_at: Option<Instant>,
     ) -> anyhow::Result<SupervisorEvent> {
-        let restarting = supervisor.restarting.as_ref();
-        let kill_at = restarting.map(|restarting| restarting.kill_at);
+        let kill_at = supervisor
+            .restarting
+            .as_ref()
+            .map(|restarting| restarting.kill_at);
         // A change while the pod is read is noticed afterwards.
         let idle = self.follower.as_mut().filter(|_| self.reading.is_none());
         let changed = OptionFuture::from(idle.map(Follower::changed));
@@ -207,8 +209,9 @@ impl Supervisor<'_> {
         }
         let (due, next) = self.hooks.due();
         let session = &self.session;
-        let due = due.into_iter();
-        rounds.extend(due.map(|due| steps::run(due, around, session).boxed_local()));
+        for due in due {
+            rounds.push(steps::run(due, around, session).boxed_local());
+        }
         next
     }
 

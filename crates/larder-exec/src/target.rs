@@ -88,18 +88,26 @@ impl ExecTarget {
     /// Sets variables of the container. Those of manifests that refer to them follow.
     pub fn set_variables(&mut self, variables: &[(String, String)]) {
         if let Contents::Delivered(delivered) = &mut self.contents {
-            let all = variables.iter().cloned();
-            let all = all.map(|(name, value)| (name, SecretBytes::new(value.into())));
+            let all = variables
+                .iter()
+                .cloned()
+                .map(|(name, value)| (name, SecretBytes::new(value.into())));
             return delivered.variables.extend(all);
         }
         let Some(spec) = &mut self.pod.spec else {
             return;
         };
-        let regular = spec.init_containers.iter_mut().flatten();
-        let regular = regular.chain(&mut spec.containers);
-        let regular = regular.map(|container| (&container.name, &mut container.env));
-        let others = spec.ephemeral_containers.iter_mut().flatten();
-        let others = others.map(|container| (&container.name, &mut container.env));
+        let regular = spec
+            .init_containers
+            .iter_mut()
+            .flatten()
+            .chain(&mut spec.containers)
+            .map(|container| (&container.name, &mut container.env));
+        let others = spec
+            .ephemeral_containers
+            .iter_mut()
+            .flatten()
+            .map(|container| (&container.name, &mut container.env));
         let mut all = regular.chain(others);
         let Some((_, own)) = all.find(|(name, _)| **name == self.container) else {
             return;
@@ -126,8 +134,9 @@ impl ExecTarget {
             let sources: Vec<_> = value.sources().map(ToString::to_string).collect();
             format!("{name} ({})", sources.join(", "))
         };
-        let variables = environment.iter();
-        let variables = variables.filter_map(|(name, one)| Some(line(name, one.value.unknown()?)));
+        let variables = environment
+            .iter()
+            .filter_map(|(name, one)| Some(line(name, one.value.unknown()?)));
         let mut unknown: Vec<_> = variables.collect();
         let opaque = environment.opaque().into_iter();
         unknown.extend(opaque.map(|(name, objects)| line(&name, &objects)));
@@ -183,8 +192,10 @@ impl ExecTarget {
         match &self.contents {
             Contents::Inputs(inputs) => Ok(environment(&self.pod, self.container(), inputs)?),
             Contents::Delivered(delivered) => {
-                let variables = delivered.variables.iter();
-                let variables = variables.map(|(name, value)| (&**name, &**value));
+                let variables = delivered
+                    .variables
+                    .iter()
+                    .map(|(name, value)| (&**name, &**value));
                 Ok(Environment::of_values(variables))
             }
         }
@@ -204,11 +215,13 @@ impl ExecTarget {
             Contents::Inputs(inputs) => {
                 // Its errors are those of the refresh.
                 let projection = project(&self.pod, volume, inputs).unwrap_or_default();
-                let origins = projection.origins.iter();
-                let of_objects = origins.filter_map(|(path, origin)| {
-                    Some((path.to_string(), ObjectTag::of(origin.object()?)))
-                });
-                of_objects.collect()
+                projection
+                    .origins
+                    .iter()
+                    .filter_map(|(path, origin)| {
+                        Some((path.to_string(), ObjectTag::of(origin.object()?)))
+                    })
+                    .collect()
             }
             Contents::Delivered(delivered) => unnamed(
                 delivered
@@ -224,13 +237,12 @@ impl ExecTarget {
     /// The objects that variables come from, as far as that matters to hooks.
     pub(crate) fn objects_of_variables(&self, environment: &Environment<'_>) -> ObjectsByName {
         match &self.contents {
-            Contents::Inputs(_) => {
-                let variables = environment.iter();
-                let of_objects = variables.filter_map(|(name, variable)| {
+            Contents::Inputs(_) => environment
+                .iter()
+                .filter_map(|(name, variable)| {
                     Some((name.to_owned(), ObjectTag::of(variable.origin.object()?)))
-                });
-                of_objects.collect()
-            }
+                })
+                .collect(),
             Contents::Delivered(delivered) => unnamed(&delivered.left_out.variables),
         }
     }
@@ -245,8 +257,10 @@ impl ExecTarget {
 static UNNAMED: LazyLock<ObjectTag> = LazyLock::new(|| ObjectTag::of((Kind::ConfigMap, "")));
 
 fn unnamed<'a>(names: impl IntoIterator<Item = &'a String>) -> ObjectsByName {
-    let names = names.into_iter();
-    names.map(|name| (name.clone(), *UNNAMED)).collect()
+    names
+        .into_iter()
+        .map(|name| (name.clone(), *UNNAMED))
+        .collect()
 }
 
 /// The container called `name`.
@@ -256,8 +270,8 @@ fn unnamed<'a>(names: impl IntoIterator<Item = &'a String>) -> ObjectsByName {
 /// The pod has none of this name.
 pub fn container_called<'a>(pod: &'a Pod, name: &str) -> ContainerView<'a> {
     let mut all = containers(pod);
-    let found = all.find(|container| container.name == name);
-    found.expect("the name is that of one of the pod's containers")
+    all.find(|container| container.name == name)
+        .expect("the name is that of one of the pod's containers")
 }
 
 /// The volumes that a container mounts.

@@ -92,8 +92,7 @@ impl<'a> Volumes<'a> {
 
     /// The volumes that larder fills, with their directories.
     pub(crate) fn directories<'t>(&self, target: &'t ExecTarget) -> Vec<(&'t Volume, PathBuf)> {
-        let volumes = filled(target.volumes());
-        let found = volumes.filter_map(|volume| {
+        let found = filled(target.volumes()).filter_map(|volume| {
             let source = MountSource::of(volume, &target.contents)?;
             Some((volume, self.directory_of(target, &source, &volume.name)?))
         });

@@ -47,8 +47,9 @@ impl Follower {
         };
         for path in directories(paths) {
             let watch = follower.watches.entry(path.clone()).or_default();
-            let armed = watch.renew(&path);
-            armed.with_context(|| format!("cannot follow {}", path.display()))?;
+            watch
+                .renew(&path)
+                .with_context(|| format!("cannot follow {}", path.display()))?;
             if !watch.is_armed() {
                 bail!("cannot follow {}: directory not found", path.display());
             }
@@ -110,8 +111,10 @@ fn directories(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
         if path.is_dir() {
             return path.clone();
         }
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        parent.unwrap_or(Path::new(".")).to_owned()
+        path.parent()
+            .filter(|parent| *parent != Path::new(""))
+            .unwrap_or(Path::new("."))
+            .to_owned()
     };
     paths.iter().map(directory).collect()
 }

@@ -41,8 +41,10 @@ pub(crate) struct Inside {
 impl Inside {
     pub(super) fn of(anchor: &Child, command: &Child) -> io::Result<Self> {
         let pid = |child: &Child| {
-            let id = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-            id.ok_or(io::ErrorKind::NotFound)
+            child
+                .id()
+                .and_then(|id| Pid::from_raw(id.cast_signed()))
+                .ok_or(io::ErrorKind::NotFound)
         };
         let number = pid(anchor)?.as_raw_nonzero();
         Ok(Self {
@@ -65,8 +67,8 @@ impl Inside {
 
     /// Whether the stage has not become the command yet.
     pub(crate) fn is_stage(&self) -> bool {
-        let words = fs::read(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero()));
-        words.is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(STAGE.as_bytes()))
+        fs::read(format!("/proc/{}/cmdline", self.pid.as_raw_nonzero()))
+            .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(STAGE.as_bytes()))
     }
 
     /// The container of the command: the processes in its PID namespace. `None` if it has ended. Without `all_processes` it

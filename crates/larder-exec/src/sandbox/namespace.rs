@@ -119,9 +119,11 @@ fn choose_staging(needed: &[PathBuf]) -> anyhow::Result<PathBuf> {
         is_dir && !needed.iter().any(related)
     };
     let mut candidates = STAGING.iter().map(Path::new);
-    let free = candidates.find(|candidate| is_free(candidate));
-    free.map(Path::to_owned).ok_or_else(|| {
-        let all = STAGING.join(", ");
-        anyhow!("cannot find a place for a private tmpfs: the pod uses all of {all}")
-    })
+    candidates
+        .find(|candidate| is_free(candidate))
+        .map(Path::to_owned)
+        .ok_or_else(|| {
+            let all = STAGING.join(", ");
+            anyhow!("cannot find a place for a private tmpfs: the pod uses all of {all}")
+        })
 }

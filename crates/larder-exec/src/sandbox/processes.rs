@@ -128,8 +128,9 @@ impl Processes {
 ///
 /// Standard input is not a pipe, or children cannot be waited for.
 pub async fn run_anchor() -> anyhow::Result<()> {
-    let stdin = io::stdin().as_fd().try_clone_to_owned();
-    let supervisor = stdin
+    let supervisor = io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
         .and_then(pipe::Receiver::from_owned_fd)
         .context("standard input is not a pipe")?;
     let mut children = signal(SignalKind::child()).context("cannot receive signals")?;

@@ -124,7 +124,9 @@ fn each(
 
 /// The exit code for a status: its own, or 128 plus the signal.
 pub fn exit_code(status: ExitStatus) -> u8 {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok())
+    status
+        .code()
+        .or(status.signal().map(|signal| 128 + signal))
+        .and_then(|code| u8::try_from(code).ok())
         .unwrap_or(u8::MAX)
 }

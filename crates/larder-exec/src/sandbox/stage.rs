@@ -87,8 +87,9 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
             .context("cannot apply readOnlyRootFilesystem")?;
     }
     view.enter()?;
-    let passed = pass_mounts.and_then(|pass| pass());
-    passed.context("cannot pass the mounts to the supervisor")?;
+    pass_mounts
+        .and_then(|pass| pass())
+        .context("cannot pass the mounts to the supervisor")?;
     // Step 3
     become_user(settings)?;
     // Step 4: by path, because the process is still in the directory below the new mounts. If that is hidden, in the
