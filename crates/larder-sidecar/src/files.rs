@@ -94,8 +94,10 @@ type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
 
 impl Files {
     pub(crate) fn new(places: Places, index: Index, metrics: Metrics) -> Self {
-        let known = index.files().keys();
-        let known = known.filter_map(|path| Path::new(&**path).parent());
+        let known = index
+            .files()
+            .keys()
+            .filter_map(|path| Path::new(&**path).parent());
         for directory in known.chain([places.folder()]).collect::<BTreeSet<_>>() {
             places.remove_leftovers(directory);
         }
@@ -273,11 +275,14 @@ impl Files {
     /// The file of another object where this path needs a directory, or below it.
     fn in_the_way(&self, path: &str) -> Option<String> {
         let files = self.index.files();
-        let above = Path::new(path).ancestors().skip(1);
-        let mut above = above.filter_map(|above| files.get_key_value(above.to_str()?));
+        let mut above = Path::new(path)
+            .ancestors()
+            .skip(1)
+            .filter_map(|above| files.get_key_value(above.to_str()?));
         let directory = format!("{path}/");
-        let below = files.range::<str, _>((Bound::Included(&*directory), Bound::Unbounded));
-        let mut below = below.take_while(|(path, _)| path.starts_with(&directory));
+        let mut below = files
+            .range::<str, _>((Bound::Included(&*directory), Bound::Unbounded))
+            .take_while(|(path, _)| path.starts_with(&directory));
         let (path, owner) = above.next().or_else(|| below.next())?;
         Some(format!("; {path} is a file of {owner}"))
     }
@@ -294,8 +299,10 @@ impl Files {
             return Err(("write the file", Errno::INVAL));
         };
         let name = name.to_str().unwrap_or_default();
-        let directory = self.places.make(parent, &mut self.index);
-        let directory = directory.map_err(failed("open the directory"))?;
+        let directory = self
+            .places
+            .make(parent, &mut self.index)
+            .map_err(failed("open the directory"))?;
         let mode = self.places.mode.map(|mode| mode & 0o777);
         if self.has_content(directory.as_fd(), name, content, mode) {
             return Ok(false);
@@ -366,9 +373,13 @@ impl Files {
         if self.objects.contains_key(object) {
             return;
         }
-        let files = self.index.files().iter();
-        let own = files.filter(|(_, owner)| *owner == object);
-        let paths: Vec<_> = own.map(|(path, _)| Arc::clone(path)).collect();
+        let paths: Vec<_> = self
+            .index
+            .files()
+            .iter()
+            .filter(|(_, owner)| *owner == object)
+            .map(|(path, _)| Arc::clone(path))
+            .collect();
         for path in &paths {
             self.claim(path, object);
         }
@@ -399,8 +410,7 @@ impl Files {
                 }
             }
         }
-        let delivery = &self.metrics.delivery;
-        delivery.observe(began.elapsed().as_secs_f64());
+        self.metrics.delivery.observe(began.elapsed().as_secs_f64());
         for path in before {
             if !desired.contains_key(&path) {
                 self.release(&path, object);
@@ -481,13 +491,16 @@ impl Sink for Files {
             (name, (tag, Some(object.tag())))
         });
         let left_out = self.left_out.iter().map(ObjectRef::tag).collect();
-        let part = delivered(VOLUME, hooks, files, &left_out);
-        part.into_iter().collect()
+        delivered(VOLUME, hooks, files, &left_out)
+            .into_iter()
+            .collect()
     }
 
     fn wants(&self, file: &UrlFile) -> bool {
-        let state = self.paths.get(&file.path);
-        let wanted = state.and_then(|state| state.url.as_deref());
+        let wanted = self
+            .paths
+            .get(&file.path)
+            .and_then(|state| state.url.as_deref());
         wanted == Some(file) && self.winner(&file.path) == Some(&file.object)
     }
 
@@ -508,8 +521,7 @@ impl Sink for Files {
 
     fn look(&mut self) {
         let is_missing = |path: &str| {
-            let found = fs::symlink_metadata(path);
-            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         };
         let mut gone = Vec::new();
         for (path, state) in &mut self.paths {
@@ -533,8 +545,11 @@ fn aside() -> String {
 }
 
 fn length_of(paths: Option<&Vec<Arc<str>>>) -> usize {
-    let paths = paths.into_iter().flatten();
-    paths.map(|path| indexed_length(path)).sum()
+    paths
+        .into_iter()
+        .flatten()
+        .map(|path| indexed_length(path))
+        .sum()
 }
 
 /// The bytes of a line of the index with this path, at least.
@@ -549,8 +564,10 @@ fn indexed_length(path: &str) -> usize {
 /// The mode that the umask leaves of 0666.
 fn default_mode() -> u32 {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = text.lines().find_map(|line| line.strip_prefix("Umask:"));
-    let mask = mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok());
+    let mask = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Umask:"))
+        .and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok());
     0o666 & !mask.unwrap_or(0o022)
 }
 

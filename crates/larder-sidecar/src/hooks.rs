@@ -161,8 +161,9 @@ impl Hooks {
         let changed: usize = volumes.map(VolumeChange::files).sum();
         info!(hook = change.hook, changed, "round begins");
         let mut all = self.all.iter();
-        let own = all.find(|(hook, _)| Arc::ptr_eq(hook, &attempt.hook().hook));
-        let own_round = own.and_then(|(_, round)| round.clone());
+        let own_round = all
+            .find(|(hook, _)| Arc::ptr_eq(hook, &attempt.hook().hook))
+            .and_then(|(_, round)| round.clone());
         let context = Arc::clone(&self.context);
         let newer = self.changes.subscribe();
         let round = async move {

@@ -225,8 +225,10 @@ impl Index {
         let Some(journal) = &self.journal else {
             return;
         };
-        let directory = journal.directory.try_clone();
-        let written = directory.and_then(|directory| self.rewritten(directory, journal.key));
+        let written = journal
+            .directory
+            .try_clone()
+            .and_then(|directory| self.rewritten(directory, journal.key));
         match (written, &mut self.journal) {
             (Ok(written), journal) => *journal = Some(written),
             (Err(error), journal) => journal.iter_mut().for_each(|one| one.fail(&error)),

@@ -217,9 +217,13 @@ impl Intake {
 
     /// These are all objects of a selection.
     pub(crate) fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>) {
-        let known = self.versions.keys();
-        let known = known.filter(|object| selection.covers(object));
-        let wanted: BTreeSet<_> = known.cloned().chain(selection.object()).collect();
+        let wanted: BTreeSet<_> = self
+            .versions
+            .keys()
+            .filter(|object| selection.covers(object))
+            .cloned()
+            .chain(selection.object())
+            .collect();
         for object in wanted.difference(present) {
             self.gone(object);
         }
@@ -241,9 +245,11 @@ impl Intake {
 
     /// The stale object that is due next.
     pub(crate) fn next_stale(&self) -> Option<(Instant, ObjectRef)> {
-        let due = self.stale.iter();
-        let due = due.filter_map(|(object, stale)| Some((stale.due?, object)));
-        due.min().map(|(due, object)| (due, object.clone()))
+        self.stale
+            .iter()
+            .filter_map(|(object, stale)| Some((stale.due?, object)))
+            .min()
+            .map(|(due, object)| (due, object.clone()))
     }
 
     /// A stale object was listed. If it is still stale, it is not there, or could not be written.

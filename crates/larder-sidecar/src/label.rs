@@ -122,8 +122,10 @@ fn own_round(settings: &LabelSettings, ending: &CancellationToken) -> Option<Hoo
     if round.script.is_none() && round.request.is_none() {
         return None;
     }
-    let request = round.request.as_ref();
-    let retries = request.map_or(0, |request| request.client.retries.total);
+    let retries = round
+        .request
+        .as_ref()
+        .map_or(0, |request| request.client.retries.total);
     let retry = Retry {
         min: SLOW,
         max: SLOW,

@@ -137,8 +137,9 @@ impl WebhookMetrics {
         let own = ("webhook", webhook.to_owned());
         let labels = vec![own.clone()];
         self.duration.get_or_create(&labels).set(took.as_secs_f64());
-        let last_error = self.last_error.get_or_create(&labels);
-        last_error.set(i64::from(!outcome.is_success()));
+        self.last_error
+            .get_or_create(&labels)
+            .set(i64::from(!outcome.is_success()));
         let answered = matches!(progress, RequestProgress::Answered(_));
         match (outcome.is_success(), answered) {
             (true, _) => drop(self.successes.get_or_create(&labels).inc()),

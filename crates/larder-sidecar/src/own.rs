@@ -83,8 +83,10 @@ fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running
         ..RequestTiming::default()
     };
     let selections = volumes.selections();
-    let named = settings.volumes.iter();
-    let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
+    let places = settings
+        .volumes
+        .iter()
+        .map(|volume| (volume.name.clone(), volume.path.clone()));
     let pod = settings.pod.clone();
     let context = StepContext::new(pod, state_dir, places.collect(), metrics, false);
     // An init container has no application yet.

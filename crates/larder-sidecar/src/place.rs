@@ -160,8 +160,8 @@ impl Places {
                 Err(errno) => return Err(errno),
             }
         } else {
-            let made = fs::create_dir_all(directory);
-            made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            fs::create_dir_all(directory)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         }
         self.open(directory)
     }
@@ -220,8 +220,8 @@ pub(crate) fn annotation(json: &[u8], name: &str) -> Option<String> {
         annotations: BTreeMap<String, Value>,
     }
     let annotated: Annotated = serde_json::from_slice(json).ok()?;
-    let annotations = annotated.metadata.annotations;
-    Some(annotations.get(name)?.as_str()?.to_owned())
+    let value = annotated.metadata.annotations.get(name)?;
+    Some(value.as_str()?.to_owned())
 }
 
 /// Without `.` and `..`, as text.

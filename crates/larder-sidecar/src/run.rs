@@ -237,8 +237,11 @@ impl Running {
             let settled = self.settle();
             // After the only sync comes one round. Its failure is only logged, unless the login was refused (rule N5).
             if once.is_some() && self.is_synced() && self.hooks.is_at_rest() {
-                let own = self.course.own_round.as_ref();
-                let refusal = own.and_then(|own| own.round.refusal.lock().take());
+                let refusal = self
+                    .course
+                    .own_round
+                    .as_ref()
+                    .and_then(|own| own.round.refusal.lock().take());
                 return refusal.map_or(Ok(()), |reason| Err(RunError::LoginRefused(reason)));
             }
             let deadline = deadline.filter(|_| !self.is_synced());

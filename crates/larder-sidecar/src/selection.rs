@@ -106,8 +106,7 @@ pub fn selections(
     let labels = labels.filter(|_| names.is_none());
     // As if a name were given that any object has, and a namespace that stands for all.
     let names = names.unwrap_or_else(|| vec![ObjectName::default()]);
-    let places = namespaces.map(|all| all.into_iter().map(Some).collect());
-    let places = places.unwrap_or_else(|| vec![None]);
+    let places = namespaces.map_or_else(|| vec![None], |all| all.into_iter().map(Some).collect());
     let mut all = BTreeSet::new();
     for one in &names {
         let own = &one.namespace;

@@ -193,10 +193,10 @@ impl Pages {
 }
 
 fn page(status: u16, form: &str, body: impl Into<Bytes>) -> http::Result<Response<Full<Bytes>>> {
-    let response = Response::builder()
+    Response::builder()
         .status(status)
-        .header(CONTENT_TYPE, form);
-    response.body(Full::new(body.into()))
+        .header(CONTENT_TYPE, form)
+        .body(Full::new(body.into()))
 }
 
 /// A listener on the address.

@@ -101,8 +101,9 @@ impl StepEnvironment for StepContext {
         let failed = |error: Error| StepOutcome::Failed(format!("cannot find processes: {error}"));
         let namespace = fs::metadata("/proc/self/ns/pid").map_err(failed)?.ino();
         let own = i32::try_from(process::id()).unwrap_or_default();
-        let processes = &self.processes;
-        let found = processes.in_pid_namespace("pod".into(), own, namespace, all_processes);
+        let found = self
+            .processes
+            .in_pid_namespace("pod".into(), own, namespace, all_processes);
         Ok(found.map_err(failed)?.into_iter().collect())
     }
 
@@ -134,7 +135,8 @@ impl StepEnvironment for StepContext {
     }
 
     fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {
-        let metrics = &self.metrics.on_change;
-        metrics.ran(action.word(), outcome.name(), took);
+        self.metrics
+            .on_change
+            .ran(action.word(), outcome.name(), took);
     }
 }

@@ -362,8 +362,9 @@ fn is_below(url: &HttpUrl, above: &HttpUrl) -> bool {
     let is_plain = !["/.", "\\", "%2e", "%2f", "%5c"]
         .iter()
         .any(|odd| encoded.contains(odd));
-    let rest = path.strip_prefix(root.trim_end_matches('/'));
-    let is_inside = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_inside = path
+        .strip_prefix(root.trim_end_matches('/'))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     origin(url) == origin(above) && is_plain && is_inside
 }
 

@@ -51,12 +51,15 @@ impl OwnVolume {
 
     /// Its objects.
     pub(crate) fn objects(&self) -> BTreeSet<ObjectRef> {
-        let needs = self.sources.iter().flat_map(Need::of_volume);
-        let objects = needs.filter_map(|need| {
-            let (kind, name) = need.object()?;
-            let (namespace, name) = name.split_once('/')?;
-            Some(ObjectRef::new(kind, namespace, name))
-        });
+        let objects = self
+            .sources
+            .iter()
+            .flat_map(Need::of_volume)
+            .filter_map(|need| {
+                let (kind, name) = need.object()?;
+                let (namespace, name) = name.split_once('/')?;
+                Some(ObjectRef::new(kind, namespace, name))
+            });
         objects.collect()
     }
 }
@@ -146,16 +149,14 @@ fn write(
     let pod = Pod::default();
     let (mut payload, mut origins) = (Payload::new(), BTreeMap::new());
     for source in &volume.sources {
-        let projected = project(&pod, source, inputs);
-        let projected = projected.map_err(|error| error.to_string())?;
+        let projected = project(&pod, source, inputs).map_err(|error| error.to_string())?;
         payload.extend(projected.payload);
         origins.extend(projected.origins);
     }
-    let made = fs::create_dir_all(&volume.path);
-    made.map_err(|error| format!("cannot make the directory: {error}"))?;
+    fs::create_dir_all(&volume.path)
+        .map_err(|error| format!("cannot make the directory: {error}"))?;
     let swapped = replace(&volume.path, &payload)?;
-    let files = payload.iter();
-    let tags = files.map(|(path, file)| {
+    let tags = payload.iter().map(|(path, file)| {
         let object = origins.get(path).and_then(Origin::object);
         let tag = (key.tag(&file.data), object.map(ObjectTag::of));
         (path.to_string(), tag)
@@ -201,8 +202,8 @@ fn replace(path: &Path, payload: &Payload<'_>) -> Result<bool, String> {
         return Ok(written.swapped);
     }
     for name in &written.shadowed {
-        let removed = fs::remove_file(path.join(name));
-        removed.map_err(|error| format!("cannot replace {name}: {error}"))?;
+        fs::remove_file(path.join(name))
+            .map_err(|error| format!("cannot replace {name}: {error}"))?;
     }
     write().map(|_| true)
 }
@@ -255,8 +256,10 @@ impl Sink for Volumes {
             }
             settled.retries |= state.error.is_some();
             if state.tags.is_none() {
-                let error = state.error.as_deref();
-                let reason = error.unwrap_or("its objects are not listed yet");
+                let reason = state
+                    .error
+                    .as_deref()
+                    .unwrap_or("its objects are not listed yet");
                 settled.unwritten.get_or_insert(format!("{path}: {reason}"));
             }
         }
@@ -269,8 +272,7 @@ impl Sink for Volumes {
 
     fn content(&mut self, hooks: &PodHooks) -> Vec<DeliveredPart> {
         let written = self.states.iter().filter_map(|state| {
-            let tags = state.tags.iter().flatten();
-            let tags = tags.map(|(path, tag)| (path, *tag));
+            let tags = state.tags.iter().flatten().map(|(path, tag)| (path, *tag));
             state.tags.as_ref()?;
             delivered(&state.volume.name, hooks, tags, &self.left_out)
         });
