@@ -42,12 +42,13 @@ pub fn problems(pod: &Pod, allowed: AllowedActions) -> Vec<AnnotationProblem> {
     let Some(annotations) = &pod.metadata.annotations else {
         return Vec::new();
     };
-    let hooks = annotated_hooks(annotations, allowed, &PodOutline::of(pod)).into_iter();
-    let hooks = hooks.filter_map(|found| {
-        let problem = found.hooks.err()?.to_string();
-        let key = found.annotation;
-        Some(AnnotationProblem { key, problem })
-    });
+    let hooks = annotated_hooks(annotations, allowed, &PodOutline::of(pod))
+        .into_iter()
+        .filter_map(|found| {
+            let problem = found.hooks.err()?.to_string();
+            let key = found.annotation;
+            Some(AnnotationProblem { key, problem })
+        });
     misspelled(annotations).into_iter().chain(hooks).collect()
 }
 
@@ -87,8 +88,7 @@ fn problem_of(key: &str, value: &str) -> Option<String> {
     } else if domain == DOMAIN {
         most_similar(key, KNOWN).map(str::to_owned)
     } else if domain.ends_with(".larder.dev") {
-        let similar = most_similar(domain, [of_containers]);
-        similar.map(|domain| format!("{domain}/{name}"))
+        most_similar(domain, [of_containers]).map(|domain| format!("{domain}/{name}"))
     } else {
         return None;
     };

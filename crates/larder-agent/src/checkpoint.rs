@@ -329,8 +329,10 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
             },
         )
     });
-    let ended = ended.await.unwrap_or_else(|panic| resume_unwind(panic));
-    ended.expect("it runs once")
+    ended
+        .await
+        .unwrap_or_else(|panic| resume_unwind(panic))
+        .expect("it runs once")
 }
 
 /// Whether the checkpoint opens with `keys` alone, so that a new first key costs nothing of it. In place of a key that has

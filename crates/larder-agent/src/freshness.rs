@@ -138,8 +138,9 @@ impl Unproven {
     /// Adds to a published status, of a pod with these parts, what is unproven of it.
     pub(crate) fn show(&self, parts: &[Part], pod: &mut PodStatus) {
         if let Some(doubt) = &self.displaced {
-            let parts = parts_of(pod).map(|(_, _, delivery)| delivery);
-            parts.for_each(|delivery| doubt.show_displaced(delivery));
+            parts_of(pod)
+                .map(|(_, _, delivery)| delivery)
+                .for_each(|delivery| doubt.show_displaced(delivery));
             doubt.show_displaced(&mut pod.delivery);
             return;
         }
@@ -207,12 +208,13 @@ impl Unproven {
     /// Why the input of a part in this namespace is not known to be current, and since when.
     fn of_need(&self, need: &Need, namespace: &str) -> Option<(Timestamp, &str)> {
         let input = input(need, namespace)?;
-        let doubt = self.inputs.get(&input);
-        let doubt = doubt.map(|doubt| (doubt.since, &*doubt.why));
-        doubt.or_else(|| match &input {
-            Input::Object(kind, key) => self.of_kept(kind.as_str(), key),
-            Input::Services | Input::Node | Input::TrustBundles | Input::Pods => None,
-        })
+        self.inputs
+            .get(&input)
+            .map(|doubt| (doubt.since, &*doubt.why))
+            .or_else(|| match &input {
+                Input::Object(kind, key) => self.of_kept(kind.as_str(), key),
+                Input::Services | Input::Node | Input::TrustBundles | Input::Pods => None,
+            })
     }
 
     /// Why the pod itself is not known to be current, and since when.
@@ -220,8 +222,10 @@ impl Unproven {
         if pod.source != PodSource::Api.as_str() {
             return None;
         }
-        let doubt = self.inputs.get(&Input::Pods);
-        let doubt = doubt.map(|doubt| (doubt.since, &*doubt.why));
+        let doubt = self
+            .inputs
+            .get(&Input::Pods)
+            .map(|doubt| (doubt.since, &*doubt.why));
         let key = ObjectKey::new(&*pod.namespace, &*pod.name);
         let (since, why) = doubt.or_else(|| self.of_kept("Pod", &key))?;
         Some((since, format!("the pod: {why}")))
@@ -268,10 +272,14 @@ fn is_displaceable(phase: Phase) -> bool {
 
 /// The parts of a pod: label, name and delivery.
 fn parts_of(pod: &mut PodStatus) -> impl Iterator<Item = (&'static str, &str, &mut Delivery)> {
-    let volumes = pod.volumes.iter_mut();
-    let volumes = volumes.map(|volume| ("volume", &*volume.name, &mut volume.delivery));
-    let containers = pod.containers.iter_mut();
-    let containers = containers.map(|one| ("environment", &*one.name, &mut one.delivery));
+    let volumes = pod
+        .volumes
+        .iter_mut()
+        .map(|volume| ("volume", &*volume.name, &mut volume.delivery));
+    let containers = pod
+        .containers
+        .iter_mut()
+        .map(|one| ("environment", &*one.name, &mut one.delivery));
     volumes.chain(containers)
 }
 
@@ -285,8 +293,8 @@ struct Now {
 impl Now {
     /// The time of day at an earlier moment.
     fn wall_at(self, then: Instant) -> Timestamp {
-        let age = SignedDuration::try_from(self.at.saturating_duration_since(then));
-        let age = age.unwrap_or(SignedDuration::MAX);
+        let age = SignedDuration::try_from(self.at.saturating_duration_since(then))
+            .unwrap_or(SignedDuration::MAX);
         self.wall.checked_sub(age).unwrap_or(Timestamp::MIN)
     }
 }
@@ -297,8 +305,7 @@ fn unproven<K: Object>(
     manager: &ObjectManager<K>,
     now: Now,
 ) -> impl Iterator<Item = (Input, Doubt)> {
-    let objects = manager.objects().into_iter();
-    objects.filter_map(move |object| {
+    manager.objects().into_iter().filter_map(move |object| {
         let doubt = doubt_of_object(&object, now)?;
         Some((Input::Object(kind, object.key), doubt))
     })
@@ -409,13 +416,17 @@ pub(crate) async fn follow(node: Arc<DeliveryNode>, pods: Pods, changed: Arc<Not
 }
 
 fn stale_parts(pod: PodStatus) -> StaleParts {
-    let volumes = pod.volumes.into_iter();
-    let volumes = volumes.map(|volume| (format!("volume {}", volume.name), volume.delivery));
-    let containers = pod.containers.into_iter();
-    let containers = containers.map(|one| (format!("environment of {}", one.name), one.delivery));
-    let parts = volumes.chain(containers);
-    let stale = parts.filter(|(_, delivery)| delivery.phase == Phase::Stale);
-    stale
+    let volumes = pod
+        .volumes
+        .into_iter()
+        .map(|volume| (format!("volume {}", volume.name), volume.delivery));
+    let containers = pod
+        .containers
+        .into_iter()
+        .map(|one| (format!("environment of {}", one.name), one.delivery));
+    volumes
+        .chain(containers)
+        .filter(|(_, delivery)| delivery.phase == Phase::Stale)
         .map(|(part, delivery)| (part, delivery.reason))
         .collect()
 }

@@ -38,8 +38,8 @@ impl Metrics {
         // From a tenth of a millisecond to three seconds.
         let buckets = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
         let outcomes = ["swapped", "unchanged", "failed"];
-        let deliveries = ["volume", "environment"].into_iter();
-        let deliveries = deliveries
+        let deliveries = ["volume", "environment"]
+            .into_iter()
             .flat_map(|part| outcomes.map(|outcome| [("part", part), ("outcome", outcome)]));
         let mut registrar = Registrar(registry);
         let metrics = Self {

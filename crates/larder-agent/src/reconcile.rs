@@ -229,8 +229,10 @@ impl Reconciler {
 
     /// The hooks of the configuration have changed. Notifies only the workers of affected pods.
     pub(crate) fn hooks_changed(&mut self) {
-        let pods = self.pods.iter();
-        let plans = pods.filter_map(|(uid, tracked)| Some((uid.clone(), tracked.plan.clone()?)));
+        let plans = self
+            .pods
+            .iter()
+            .filter_map(|(uid, tracked)| Some((uid.clone(), tracked.plan.clone()?)));
         for (uid, plan) in plans.collect::<Vec<_>>() {
             if self.is_excluded(&plan.pod) {
                 continue;

@@ -161,8 +161,8 @@ impl RootDir {
         if are_seen.map_err(failed("find the mount of", &self.path))? {
             let file = sys::create_file(self.directory.as_fd(), BOOT, 0o640);
             let mut file = File::from(file.map_err(failed("create", &path))?);
-            let written = file.write_all(boot.as_bytes());
-            written.map_err(failed("write", &path))?;
+            file.write_all(boot.as_bytes())
+                .map_err(failed("write", &path))?;
             return Ok(host);
         }
         host = VolumeHost::open_at(&self.directory, &self.path, false)?;

@@ -207,8 +207,11 @@ impl ServingWorker {
         if let Some((_, at)) = self.teardown {
             return at;
         }
-        let parts = self.work.parts.iter();
-        let retries = parts.filter_map(|part| part.of_mode.retry_at);
+        let retries = self
+            .work
+            .parts
+            .iter()
+            .filter_map(|part| part.of_mode.retry_at);
         let now = Instant::now();
         let limited = self.is_due().then(|| now + self.write_limiter.wait(now));
         retries
@@ -290,9 +293,11 @@ impl ServingWorker {
     ) -> Result<(), Abandoned> {
         let observer = self.observer(plan).await?;
         let mark = |index: &usize| {
-            let needs = plan.parts[*index].reads.iter();
-            let marks = needs.filter_map(|need| self.work.gathering.stale_as_of(need));
-            marks.min()
+            plan.parts[*index]
+                .reads
+                .iter()
+                .filter_map(|need| self.work.gathering.stale_as_of(need))
+                .min()
         };
         let marks: Vec<_> = ready.iter().map(mark).collect();
         let job = Job {

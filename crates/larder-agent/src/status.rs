@@ -75,9 +75,11 @@ pub enum ProblemKind {
 impl<Pods, Objects> AgentStatus<Pods, Objects> {
     /// The problems, each with its kind. Those of an agent that names no kinds may be anything.
     pub fn problems_by_kind(&self) -> impl Iterator<Item = (ProblemKind, &str)> {
-        let kinds = self.problem_kinds.iter().copied();
-        let kinds = kinds.chain(std::iter::repeat(ProblemKind::Undone));
-        kinds.zip(self.problems.iter().map(String::as_str))
+        self.problem_kinds
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(ProblemKind::Undone))
+            .zip(self.problems.iter().map(String::as_str))
     }
 }
 
@@ -87,8 +89,9 @@ pub type AgentOverview = AgentStatus<Vec<PodOverview>, ()>;
 impl AgentOverview {
     /// Number of the pods that were tried.
     pub fn tried(&self) -> usize {
-        let pods = self.pods.iter();
-        pods.filter(|pod| pod.delivery.phase != Phase::Waiting)
+        self.pods
+            .iter()
+            .filter(|pod| pod.delivery.phase != Phase::Waiting)
             .count()
     }
 }
@@ -304,12 +307,16 @@ impl ServedPod {
     /// The first part that it waits for; `None` while its parts are not known.
     pub fn delivered(&self, container: &Container) -> Result<&ContainerStatus, Option<&Delivery>> {
         let mut environments = self.status.containers.iter();
-        let environment = environments.find(|part| part.name == container.name);
-        let environment = environment.ok_or(None)?;
+        let environment = environments
+            .find(|part| part.name == container.name)
+            .ok_or(None)?;
         let view = ContainerView::new(container, ContainerKind::Regular);
-        let volumes = self.status.volumes.iter();
-        let volumes = volumes.filter(|volume| view.volumes().any(|name| name == volume.name));
-        let mut parts = volumes.map(|volume| &volume.delivery);
+        let mut parts = self
+            .status
+            .volumes
+            .iter()
+            .filter(|volume| view.volumes().any(|name| name == volume.name))
+            .map(|volume| &volume.delivery);
         let waiting = parts.find(|part| !part.phase.is_in_place());
         let own = Some(&environment.delivery).filter(|part| !part.phase.is_in_place());
         waiting

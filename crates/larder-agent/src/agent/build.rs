@@ -383,8 +383,9 @@ impl AgentBuilder {
         let Some(settings) = self.given.config.beside.clone() else {
             return Ok(None);
         };
-        let checked = settings.check_directories(&self.given.config.root_dir);
-        checked.map_err(BuildError::Overlap)?;
+        settings
+            .check_directories(&self.given.config.root_dir)
+            .map_err(BuildError::Overlap)?;
         check_root_dir(&self.host)?;
         let beside = Beside::new(
             settings,
@@ -414,8 +415,10 @@ fn check_root_dir(host: &VolumeHost) -> Result<(), BuildError> {
 
 /// The processes of the node, as hooks find them: by what they mount of `volumes`.
 fn processes(config: &Config, volumes: &VolumeHost) -> Processes {
-    let beside = config.beside.as_ref();
-    let proc = beside.map_or(Path::new("/proc"), |beside| &beside.processes);
+    let proc = config
+        .beside
+        .as_ref()
+        .map_or(Path::new("/proc"), |beside| &beside.processes);
     Processes::new(proc, volumes.path())
 }
 
@@ -449,8 +452,8 @@ fn http_source(config: &Config, root: &RootDir) -> Result<Option<HttpSource>, Bu
     };
     let headers = config.static_pod_url_headers.values();
     let period = config.http_check_frequency;
-    let source = HttpSource::new(url, headers, period, static_pods(config));
-    let source = source.map_err(BuildError::StaticPodUrl)?;
+    let source = HttpSource::new(url, headers, period, static_pods(config))
+        .map_err(BuildError::StaticPodUrl)?;
     Ok(Some(source.remembering(root.manifests(PodSource::Http))))
 }
 

@@ -177,8 +177,12 @@ impl AgentHandle {
         for waits in &self.sources.lock().waits {
             waiting.extend(waits.borrow().iter().cloned());
         }
-        let pods = self.node.statuses.sorted().into_iter();
-        let mut pods = pods.filter_map(|pod| Some(format!("pod {}: {}", pod.name, pod.wait()?)));
+        let mut pods = self
+            .node
+            .statuses
+            .sorted()
+            .into_iter()
+            .filter_map(|pod| Some(format!("pod {}: {}", pod.name, pod.wait()?)));
         waiting.extend(pods.by_ref().take(NAMED_PODS));
         match pods.count() {
             0 => {}
@@ -250,9 +254,12 @@ impl AgentHandle {
     ) -> AgentStatus<Pods, Objects> {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
-        let notes = sources.notes.iter();
-        let notes = notes.flat_map(|notes| notes.borrow().to_vec());
-        let notes = notes.chain(sources.missing_node.clone()).collect();
+        let notes = sources
+            .notes
+            .iter()
+            .flat_map(|notes| notes.borrow().to_vec())
+            .chain(sources.missing_node.clone())
+            .collect();
         drop(sources);
         let problems = self.problems(unproven).into_iter();
         let (problem_kinds, problems) = problems.unzip();
@@ -286,8 +293,10 @@ impl AgentHandle {
         for feed in &sources.feeds {
             undone.extend(feed.borrow().iter().cloned());
         }
-        let mirrors = sources.mirrors.as_ref();
-        let mirrors = mirrors.map(|mirrors| mirror_problems(&mirrors.borrow()));
+        let mirrors = sources
+            .mirrors
+            .as_ref()
+            .map(|mirrors| mirror_problems(&mirrors.borrow()));
         drop(sources);
         undone.extend(self.node.root.lock().texts());
         undone.extend(self.node.disk.problem());
@@ -310,18 +319,19 @@ impl AgentHandle {
 
     /// The annotations whose hooks are not valid, as problems.
     fn invalid_hooks(&self) -> impl Iterator<Item = String> {
-        let pods = self.node.statuses.sorted().into_iter();
-        pods.flat_map(|pod| {
-            let hooks = self.node.on_change.statuses(pod.uid.as_str()).into_iter();
-            let invalid = hooks.filter(HookStatus::is_invalid);
-            invalid.map(move |hook| format!("pod {}: {}: {}", pod.name, hook.place, hook.reason))
+        self.node.statuses.sorted().into_iter().flat_map(|pod| {
+            self.node
+                .on_change
+                .statuses(pod.uid.as_str())
+                .into_iter()
+                .filter(HookStatus::is_invalid)
+                .map(move |hook| format!("pod {}: {}: {}", pod.name, hook.place, hook.reason))
         })
     }
 
     /// The annotations that larder would ignore without a word, as problems.
     fn misspelled_annotations(&self) -> impl Iterator<Item = String> {
-        let pods = self.node.statuses.sorted().into_iter();
-        pods.flat_map(|entry| {
+        self.node.statuses.sorted().into_iter().flat_map(|entry| {
             let pod = self.pods.pod_by_uid(&entry.uid);
             let annotations = pod.and_then(|pod| pod.metadata.annotations.clone());
             let found = misspelled(&annotations.unwrap_or_default()).into_iter();
@@ -347,8 +357,9 @@ impl AgentHandle {
     /// The statuses of all pods, by namespace and name. They are made one at a time.
     pub fn pod_statuses(&self) -> impl Iterator<Item = PodStatus> {
         let (entries, unproven) = (self.node.statuses.sorted(), self.unproven());
-        let entries = entries.into_iter();
-        entries.map(move |entry| self.pod_status(&entry, &unproven))
+        entries
+            .into_iter()
+            .map(move |entry| self.pod_status(&entry, &unproven))
     }
 
     /// The statuses of pods by their UIDs; `None` for each that has none.
@@ -390,8 +401,8 @@ impl AgentHandle {
         let is_static = is_static_pod(&pod.metadata);
         let mirror = is_static
             .then(|| self.pods.mirror_pod_by_pod(pod))
-            .flatten();
-        let mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
+            .flatten()
+            .and_then(|mirror| mirror.metadata.uid.clone());
         (deleted.map(|time| time.0), mirror)
     }
 
@@ -411,15 +422,16 @@ impl AgentHandle {
 
     /// The pod with this name, if the agent serves it; of several, the one that is not being removed.
     pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
-        let entries = self.node.statuses.sorted().into_iter();
-        let named = entries.filter(|pod| pod.name.namespace == namespace && pod.name.name == name);
-        let unproven = self.unproven();
-        let served = named.filter_map(|entry| {
-            let pod = self.pods.pod_by_uid(&entry.uid)?.decode();
-            let status = self.pod_status(&entry, &unproven);
-            Some(ServedPod { status, pod })
-        });
-        served.min_by_key(|served| served.status.delivery.phase)
+        let (entries, unproven) = (self.node.statuses.sorted(), self.unproven());
+        entries
+            .into_iter()
+            .filter(|pod| pod.name.namespace == namespace && pod.name.name == name)
+            .filter_map(|entry| {
+                let pod = self.pods.pod_by_uid(&entry.uid)?.decode();
+                let status = self.pod_status(&entry, &unproven);
+                Some(ServedPod { status, pod })
+            })
+            .min_by_key(|served| served.status.delivery.phase)
     }
 
     /// The state of the pod with this name, also if its specification is unknown.
@@ -447,12 +459,11 @@ impl AgentHandle {
         let problems = self.problems(&unproven).len();
         self.node.metrics.observe(phases, problems, answers);
         let mut text = String::new();
-        let written = self
-            .registries
+        self.registries
             .iter()
             .try_for_each(|registry| encode_registry(&mut text, registry))
-            .and_then(|()| encode_eof(&mut text));
-        written.expect("text is written to memory");
+            .and_then(|()| encode_eof(&mut text))
+            .expect("text is written to memory");
         text
     }
 }
@@ -472,8 +483,7 @@ where
 
 /// The objects whose annotation about hooks means nothing, as problems.
 fn invalid_marks<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = String> {
-    let known = manager.known().into_iter();
-    known.filter_map(|known| {
+    manager.known().into_iter().filter_map(|known| {
         let AnnotationProblem { key, problem } = problem_of_object(known.object?.metadata())?;
         let (kind, object) = (K::TYPE.kind, known.key);
         Some(format!("{kind} {object}: annotation {key}: {problem}"))

@@ -60,9 +60,10 @@ impl NodePods {
             let problem = problem.to_string();
             warn!(%source, problem, "pod source is incomplete, keeping its last known pods");
         }
-        let problems = problems.iter();
-        let problems = problems.map(|problem| (kind_of(problem), problem.to_string()));
-        let problems = problems.collect();
+        let problems = problems
+            .iter()
+            .map(|problem| (kind_of(problem), problem.to_string()))
+            .collect();
         self.handle.sources.lock().problems.insert(source, problems);
     }
 
@@ -85,8 +86,9 @@ impl NodePods {
     fn rejected(&self, duplicate: &DuplicatePod) {
         warn!(error = duplicate.to_string(), "pod rejected, not served");
         let subject = EventSubject::Pod(PodReason::Rejected);
-        let node = &self.handle.node;
-        node.post(&duplicate.pod, subject, &duplicate.to_string());
+        self.handle
+            .node
+            .post(&duplicate.pod, subject, &duplicate.to_string());
     }
 
     /// Serves the pods of the checkpoint like pods of the API server, unless the server has answered by now. They are
@@ -217,8 +219,9 @@ impl NodePods {
             if matches!(life, Some(PodLife::Served | PodLife::Retiring { .. })) {
                 continue;
             }
-            let name = pod.name;
-            let name = name.map(|(namespace, name)| ObjectKey::new(namespace, name));
+            let name = pod
+                .name
+                .map(|(namespace, name)| ObjectKey::new(namespace, name));
             let shown = name.as_ref().map(tracing::field::display);
             let may_exist = match &name {
                 Some(name) => self.hidden.may_hold("Pod", name),

@@ -45,14 +45,14 @@ impl Agent {
     /// source that is now disabled. Returns the pods that have volumes by their UIDs.
     pub(super) async fn tidy(&self) -> Vec<(PodUid, FullName)> {
         let host = self.handle.node.host.clone();
-        let sources = [
+        let copies: Vec<_> = [
             (PodSource::File, self.given.config.static_pod_path.is_none()),
             (PodSource::Http, self.given.config.static_pod_url.is_none()),
-        ];
-        let off = sources.into_iter().filter(|(_, off)| *off);
-        let copies: Vec<_> = off
-            .map(|(source, _)| self.given.root.manifests(source))
-            .collect();
+        ]
+        .into_iter()
+        .filter(|(_, off)| *off)
+        .map(|(source, _)| self.given.root.manifests(source))
+        .collect();
         blocking(move || {
             if let Err(error) = host.prune_names() {
                 warn!(error = chain(&error), "failed to remove stale links by name, leaving them");
@@ -94,8 +94,9 @@ impl Agent {
             if let Some((handle, name)) = &named {
                 handle.note_node(name, node.is_some());
             }
-            let annotations = node.and_then(|node| node.metadata.annotations.as_ref());
-            let ttl = annotations.and_then(NodeTtl::of_annotations);
+            let ttl = node
+                .and_then(|node| node.metadata.annotations.as_ref())
+                .and_then(NodeTtl::of_annotations);
             node_ttl.set(ttl);
             if let Some(beside) = &beside {
                 beside.node.node_seen(node, ttl);
@@ -180,8 +181,11 @@ impl Agent {
     /// lists them when fewer are hidden.
     pub(super) fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
         let hidden = self.given.hidden.take()?;
-        let kept = self.given.kept.take();
-        let kept = kept.unwrap_or_else(|| watch::Sender::default().subscribe());
+        let kept = self
+            .given
+            .kept
+            .take()
+            .unwrap_or_else(|| watch::Sender::default().subscribe());
         let following = follow_manifests(hidden, kept, self.cluster_state.clone());
         tasks.spawn("manifests", following);
         let source = ApiSource::new(self.given.client.clone(), &self.given.config.node_name);

@@ -182,14 +182,17 @@ impl CompareJob {
 
     /// Fingerprint of the files that can be a reason to touch.
     fn fingerprint(&self, projection: &Projection<'_>) -> Fingerprint {
-        let files = projection.payload.iter().filter(|(path, _)| {
-            let origin = projection.origins.get(*path);
-            origin.and_then(TouchReason::of).is_some()
-        });
-        let files = files.map(|(path, file)| {
-            pause::point();
-            (path.as_str(), &*file.data)
-        });
+        let files = projection
+            .payload
+            .iter()
+            .filter(|(path, _)| {
+                let origin = projection.origins.get(*path);
+                origin.and_then(TouchReason::of).is_some()
+            })
+            .map(|(path, file)| {
+                pause::point();
+                (path.as_str(), &*file.data)
+            });
         self.beside.key.of(files)
     }
 

@@ -130,14 +130,16 @@ impl PodGauges {
     pub(super) fn set(&mut self, counts: PodCounts) {
         let before = std::mem::replace(&mut self.counts, counts);
         for state in PartState::ALL {
-            let volumes = &self.metrics.volumes;
-            let gauge = volumes.get_or_create(&[("state", state.as_str())]);
-            gauge.inc_by(counts.volumes[state as usize] - before.volumes[state as usize]);
+            self.metrics
+                .volumes
+                .get_or_create(&[("state", state.as_str())])
+                .inc_by(counts.volumes[state as usize] - before.volumes[state as usize]);
         }
         for kind in OutdatedKind::ALL {
-            let outdated = &self.metrics.outdated;
-            let gauge = outdated.get_or_create(&[("kind", kind.as_str())]);
-            gauge.inc_by(counts.outdated[kind as usize] - before.outdated[kind as usize]);
+            self.metrics
+                .outdated
+                .get_or_create(&[("kind", kind.as_str())])
+                .inc_by(counts.outdated[kind as usize] - before.outdated[kind as usize]);
         }
     }
 }

@@ -101,8 +101,10 @@ impl BesideConfig {
     /// Why a pod is never touched (R8); `None` if it may be touched.
     pub(crate) fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
         let metadata = &pod.metadata;
-        let annotation = metadata.annotations.as_ref();
-        let annotation = annotation.and_then(|found| found.get(POLICY.0));
+        let annotation = metadata
+            .annotations
+            .as_ref()
+            .and_then(|found| found.get(POLICY.0));
         if annotation.is_some_and(|value| value == POLICY.1) {
             return Some("excluded by its annotation larder.dev/refresh-policy");
         }

@@ -296,8 +296,9 @@ impl BesideWorker {
         self.traits = PodTraits::of(pod);
         if self.work.node.sub_paths.pins(&plan.pod).is_none() {
             // Containers see the changes of these volumes, too.
-            let mounts = containers(pod).flat_map(|container| container.volume_mounts);
-            let names = mounts.map(|mount| mount.name.as_str().into());
+            let names = containers(pod)
+                .flat_map(|container| container.volume_mounts)
+                .map(|mount| mount.name.as_str().into());
             self.traits.mounted.extend(names);
         }
         let republishing = Arc::clone(&self.node.borrow().republishing);
@@ -306,8 +307,11 @@ impl BesideWorker {
         let (running, now) = (view.containers.iter(), self.work.wall());
         self.sub_paths
             .running(running.map(|container| container.id.clone()), now);
-        let parts = plan.parts.iter().filter_map(|part| self.part_name(part));
-        let parts = parts.collect();
+        let parts = plan
+            .parts
+            .iter()
+            .filter_map(|part| self.part_name(part))
+            .collect();
         self.rules.set_pod(view, &parts);
     }
 
@@ -401,8 +405,11 @@ impl BesideWorker {
             if !mem::take(&mut state.due) {
                 continue;
             }
-            let mut missing = part.reads.iter().filter(|need| is_read(need));
-            let missing = missing.find(|need| !self.work.gathering.has(need));
+            let missing = part
+                .reads
+                .iter()
+                .filter(|need| is_read(need))
+                .find(|need| !self.work.gathering.has(need));
             state.waits =
                 reads(&self.traits, plan, part).any(|need| !self.work.gathering.has(need));
             match (missing, name) {
@@ -602,8 +609,9 @@ fn reads<'p>(
     plan: &'p PodPlan,
     part: &'p Part,
 ) -> impl Iterator<Item = &'p Need> + use<'p> {
-    let own = part.reads.iter();
-    own.chain(reads_of_mounts(traits, plan, part))
+    part.reads
+        .iter()
+        .chain(reads_of_mounts(traits, plan, part))
         .filter(|need| is_read(need))
 }
 

@@ -169,8 +169,10 @@ impl CheckpointBoard {
     }
 
     fn count_failure(&self, reason: &'static str) {
-        let failures = &self.metrics.failures;
-        failures.get_or_create(&[("reason", reason)]).inc();
+        self.metrics
+            .failures
+            .get_or_create(&[("reason", reason)])
+            .inc();
     }
 
     fn update(&self, change: impl FnOnce(&mut CheckpointStatus)) {

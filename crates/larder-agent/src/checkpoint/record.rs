@@ -113,8 +113,8 @@ impl Recorder {
         let mut namespaces = BTreeSet::new();
         for pod in snapshot.pods {
             let uid = PodUid::of(&pod.metadata);
-            let known = before.remove(&uid);
-            let seen = known
+            let seen = before
+                .remove(&uid)
                 .filter(|known| Arc::ptr_eq(&known.pod, &pod))
                 .unwrap_or_else(|| SeenPod::new(pod));
             if seen.has_service_links {

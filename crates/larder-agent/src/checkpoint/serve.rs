@@ -36,7 +36,7 @@ pub(crate) fn contact(event: &SourceEvent) -> ApiContact {
         SourceEvent::Pods(_) => return ApiContact::Answered,
         SourceEvent::Problems(problems) => problems,
     };
-    let contacts = problems
+    problems
         .iter()
         .map(|problem| match problem.error.downcast_ref() {
             Some(ApiSourceError::Follow { source, .. })
@@ -46,8 +46,9 @@ pub(crate) fn contact(event: &SourceEvent) -> ApiContact {
             }
             Some(ApiSourceError::Pod { .. }) => ApiContact::Answered,
             _ => ApiContact::Away,
-        });
-    contacts.max().unwrap_or_default()
+        })
+        .max()
+        .unwrap_or_default()
 }
 
 /// The content served while the API server is unreachable.

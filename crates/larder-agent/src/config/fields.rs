@@ -97,9 +97,11 @@ impl Config {
             "staticPodURLHeader" => self.static_pod_url_headers != other.static_pod_url_headers,
             _ => false,
         };
-        let values = self.values().into_iter();
-        let different = values.filter(|(name, value)| *value != new[name] || is_secret(name));
-        different.map(|(name, _)| name).collect()
+        self.values()
+            .into_iter()
+            .filter(|(name, value)| *value != new[name] || is_secret(name))
+            .map(|(name, _)| name)
+            .collect()
     }
 }
 

@@ -237,8 +237,9 @@ pub(super) trait Written: Sized {
 impl<'de, T: Written> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let value = T::read(&text).map(Self);
-        value.ok_or_else(|| D::Error::custom(format_args!("expected {}", T::EXPECTED)))
+        T::read(&text)
+            .map(Self)
+            .ok_or_else(|| D::Error::custom(format_args!("expected {}", T::EXPECTED)))
     }
 }
 

@@ -54,8 +54,11 @@ pub(crate) async fn fetch(
         // The mark is read before the object, so the object may be newer than its mark, never older.
         Need::Object(kind @ Kind::ConfigMap, name) => {
             let stale = registration().config_maps.stale_as_of(name);
-            let object = registration().config_maps.get(name).await;
-            let object = object.map_err(|error| unavailable(error, *kind, name));
+            let object = registration()
+                .config_maps
+                .get(name)
+                .await
+                .map_err(|error| unavailable(error, *kind, name));
             match expired(*kind, registration().config_maps.stale_as_of(name)) {
                 Some(as_of) => Fetched::ConfigMap(Err(too_old(as_of)), None),
                 None => Fetched::ConfigMap(object, stale),
@@ -63,8 +66,11 @@ pub(crate) async fn fetch(
         }
         Need::Object(kind @ Kind::Secret, name) => {
             let stale = registration().secrets.stale_as_of(name);
-            let object = registration().secrets.get(name).await;
-            let object = object.map_err(|error| unavailable(error, *kind, name));
+            let object = registration()
+                .secrets
+                .get(name)
+                .await
+                .map_err(|error| unavailable(error, *kind, name));
             match expired(*kind, registration().secrets.stale_as_of(name)) {
                 Some(as_of) => Fetched::Secret(Err(too_old(as_of)), None),
                 None => Fetched::Secret(object, stale),

@@ -134,8 +134,8 @@ impl PodPlan {
 
     /// The plan of `pod` if it is the same pod with the same specification.
     pub(crate) fn updated(&self, pod: &Arc<StoredPod>) -> Option<Self> {
-        let is_same = self.pod.uid() == pod.uid() && self.key == pod.key();
-        let is_same = is_same && self.pod.same_spec(pod);
+        let is_same =
+            self.pod.uid() == pod.uid() && self.key == pod.key() && self.pod.same_spec(pod);
         is_same.then(|| Self {
             pod: Arc::clone(pod),
             hooks: None,
@@ -157,10 +157,10 @@ impl PodPlan {
             .map(|(part, state)| (part.kind.key(), (&part.kind, state)))
             .collect();
         let states = self.parts.iter().map(|part| {
-            let known = known
+            known
                 .remove(&part.kind.key())
-                .filter(|(kind, _)| **kind == part.kind);
-            known.map_or_else(&new, |(_, state)| state)
+                .filter(|(kind, _)| **kind == part.kind)
+                .map_or_else(&new, |(_, state)| state)
         });
         states.collect()
     }
@@ -172,8 +172,9 @@ impl PodPlan {
 
     /// The objects that the parts read.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
-        let reads = self.reads().into_iter();
-        reads.filter_map(|need| self.object(need))
+        self.reads()
+            .into_iter()
+            .filter_map(|need| self.object(need))
     }
 
     /// The object that `need` is.

@@ -124,8 +124,10 @@ impl PodStatusEntry {
     /// delivered.
     pub(crate) fn begin(&self, plan: &PodPlan, now: Timestamp) {
         let waiting = || Delivery::new(Phase::Waiting, "", now);
-        let parts = plan.parts.iter();
-        let parts = parts.map(|part| PartStatus::new(&part.kind, waiting(), None, 0));
+        let parts = plan
+            .parts
+            .iter()
+            .map(|part| PartStatus::new(&part.kind, waiting(), None, 0));
         self.publish(Phase::Waiting, "", parts.collect(), now);
     }
 

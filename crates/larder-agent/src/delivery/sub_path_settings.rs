@@ -16,8 +16,11 @@ pub(crate) struct SubPathSettings {
 impl SubPathSettings {
     /// Why the mounts of the pod keep their content; `None` if they are updated (S1).
     pub(crate) fn pins(&self, pod: &StoredPod) -> Option<&'static str> {
-        let annotations = pod.metadata.annotations.as_ref();
-        let asked = annotations.and_then(|all| all.get(ANNOTATION));
+        let asked = pod
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(ANNOTATION));
         match (self.updates, asked.map(String::as_str)) {
             (SubPathUpdates::Never, _) => Some(
                 "as at the start of the container: subPathUpdates is Never in larder's configuration",

@@ -32,10 +32,11 @@ pub(crate) fn wanted(mounts: &SubPathMounts<'_>, volume: &str) -> Vec<WantedMoun
 /// The mounts with `subPath` of `volumes`.
 pub(crate) fn wanted_of(pod: &Pod, inputs: &Inputs, volumes: &HashSet<&str>) -> Wanted {
     let mounts = SubPathMounts::of(pod, inputs, volumes);
-    let wanted = volumes
+    volumes
         .iter()
-        .map(|name| ((*name).into(), wanted(&mounts, name)));
-    wanted.filter(|(_, mounts)| !mounts.is_empty()).collect()
+        .map(|name| ((*name).into(), wanted(&mounts, name)))
+        .filter(|(_, mounts)| !mounts.is_empty())
+        .collect()
 }
 
 /// Updates what is due.
@@ -65,29 +66,31 @@ pub(crate) async fn update(pod: &mut PodSubPaths, node: &DeliveryNode, plan: &Po
 
 /// The published status of the mounts of a volume.
 pub(crate) fn statuses(pod: &PodSubPaths, volume: &str) -> Vec<SubPathStatus> {
-    let all = pod.statuses().iter();
-    let own = all.filter(|status| status.mount.volume == volume);
-    let statuses = own.map(|status| {
-        let (state, reason) = match &status.state {
-            MountState::Unknown => (SubPathState::Unknown, ""),
-            MountState::Live => (SubPathState::Live, ""),
-            MountState::Waiting(_) => (SubPathState::Waiting, ""),
-            MountState::Pinned(reason) => (SubPathState::Pinned, &**reason),
-        };
-        let waiting_since = match status.state {
-            MountState::Waiting(since) => Some(since),
-            _ => None,
-        };
-        let took = status.took.map(|took| took.as_millis());
-        SubPathStatus {
-            container: status.mount.container.to_string(),
-            mount_path: status.mount.mount_path.to_string(),
-            state,
-            reason: reason.to_owned(),
-            waiting_since,
-            replaced_at: status.replaced,
-            took_ms: took.map(|millis| u64::try_from(millis).unwrap_or(u64::MAX)),
-        }
-    });
+    let statuses = pod
+        .statuses()
+        .iter()
+        .filter(|status| status.mount.volume == volume)
+        .map(|status| {
+            let (state, reason) = match &status.state {
+                MountState::Unknown => (SubPathState::Unknown, ""),
+                MountState::Live => (SubPathState::Live, ""),
+                MountState::Waiting(_) => (SubPathState::Waiting, ""),
+                MountState::Pinned(reason) => (SubPathState::Pinned, &**reason),
+            };
+            let waiting_since = match status.state {
+                MountState::Waiting(since) => Some(since),
+                _ => None,
+            };
+            let took = status.took.map(|took| took.as_millis());
+            SubPathStatus {
+                container: status.mount.container.to_string(),
+                mount_path: status.mount.mount_path.to_string(),
+                state,
+                reason: reason.to_owned(),
+                waiting_since,
+                replaced_at: status.replaced,
+                took_ms: took.map(|millis| u64::try_from(millis).unwrap_or(u64::MAX)),
+            }
+        });
     statuses.collect()
 }

@@ -272,9 +272,13 @@ impl<M: Default> PodWork<M> {
         plan: &'p Arc<PodPlan>,
         reads: impl Fn(&'p Part) -> I,
     ) {
-        let due = plan.parts.iter().zip(&self.parts);
-        let due = due.filter(|(_, progress)| progress.due);
-        let needs: BTreeSet<_> = due.flat_map(|(part, _)| reads(part)).collect();
+        let needs: BTreeSet<_> = plan
+            .parts
+            .iter()
+            .zip(&self.parts)
+            .filter(|(_, progress)| progress.due)
+            .flat_map(|(part, _)| reads(part))
+            .collect();
         let inputs = &self.node.inputs;
         self.gathering.fetch(inputs, plan, needs.into_iter());
         self.collect(None, plan, reads);
@@ -286,9 +290,13 @@ impl<M: Default> PodWork<M> {
         plan: &'p PodPlan,
         reads: impl Fn(&'p Part) -> I,
     ) {
-        let waiting = plan.parts.iter().zip(&self.parts);
-        let waiting = waiting.filter(|(_, progress)| progress.waits);
-        let needs = waiting.flat_map(|(part, _)| reads(part)).collect();
+        let needs = plan
+            .parts
+            .iter()
+            .zip(&self.parts)
+            .filter(|(_, progress)| progress.waits)
+            .flat_map(|(part, _)| reads(part))
+            .collect();
         self.gathering.retain(&needs);
     }
 
@@ -333,8 +341,9 @@ impl SlowStep {
             StepProgress::Working => Self::Works,
             StepProgress::Waiting(what, since) => {
                 let waited = SignedDuration::try_from(since.elapsed());
-                let since = now.checked_sub(waited.unwrap_or(SignedDuration::MAX));
-                let since = since.unwrap_or(Timestamp::MIN);
+                let since = now
+                    .checked_sub(waited.unwrap_or(SignedDuration::MAX))
+                    .unwrap_or(Timestamp::MIN);
                 Self::Waits(DiskWaitStatus { what, since })
             }
         }

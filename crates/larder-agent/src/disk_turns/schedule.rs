@@ -202,11 +202,14 @@ impl Schedule {
         if self.order.is_empty() {
             return None;
         }
-        let last = self.steps.values().filter_map(|step| match step.state {
-            StepState::Running { paused_at, .. } => Some(paused_at),
-            _ => None,
-        });
-        last.min().map(|paused_at| paused_at + STUCK_AFTER)
+        self.steps
+            .values()
+            .filter_map(|step| match step.state {
+                StepState::Running { paused_at, .. } => Some(paused_at),
+                _ => None,
+            })
+            .min()
+            .map(|paused_at| paused_at + STUCK_AFTER)
     }
 
     /// The step has ended, or its pod no longer wants it. One that has begun ends only by itself.
@@ -244,11 +247,10 @@ impl Schedule {
     /// Whether a step of the same namespace as `id` could begin.
     pub(super) fn has_thread_for(&self, id: StepId) -> bool {
         let free = self.limits.threads - self.threads;
-        let of = self
-            .steps
+        self.steps
             .get(&id)
-            .and_then(|step| self.namespaces.get(&step.namespace));
-        of.is_none_or(|of| of.threads < free)
+            .and_then(|step| self.namespaces.get(&step.namespace))
+            .is_none_or(|of| of.threads < free)
     }
 
     /// Number of threads that steps have, of how many.

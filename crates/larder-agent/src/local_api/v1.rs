@@ -205,8 +205,9 @@ async fn project(
     let long = "the body is too large, or was cut";
     let body = body.map_err(|_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, long))?;
     let none = "this program computes no projections";
-    let projector = program.projector;
-    let projector = projector.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, none))?;
+    let projector = program
+        .projector
+        .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, none))?;
     let _slot = slots.acquire().await.expect("it is never closed");
     let projected = blocking(move || {
         let projected = projector(&body);

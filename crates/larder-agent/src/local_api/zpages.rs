@@ -37,8 +37,10 @@ async fn statusz(State((agent, _)): Pages) -> String {
 }
 
 async fn flagz(State((_, program)): Pages) -> String {
-    let flags = program.flags.iter();
-    let lines = flags.map(|(name, value)| format!("{name}={value}\n"));
+    let lines = program
+        .flags
+        .iter()
+        .map(|(name, value)| format!("{name}={value}\n"));
     heading("flagz") + &lines.collect::<String>()
 }
 

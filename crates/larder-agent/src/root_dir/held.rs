@@ -143,8 +143,7 @@ impl Held {
             SocketState::Bound(file) => !self.is_at(SOCKET, file),
         };
         if is_missing {
-            let bound = self.bind_socket();
-            let bound = bound.map(|()| self.path.join(SOCKET));
+            let bound = self.bind_socket().map(|()| self.path.join(SOCKET));
             repaired.push(bound.map_err(RootDirError::from));
         }
         repaired
@@ -167,14 +166,13 @@ impl Held {
     }
 
     fn has_own_lock(&self) -> bool {
-        let own = sys::stat(&self.lock);
-        own.is_ok_and(|own| self.is_at(LOCK, FileIdentity::from(&own)))
+        sys::stat(&self.lock).is_ok_and(|own| self.is_at(LOCK, FileIdentity::from(&own)))
     }
 
     /// Whether `name` leads to `file`.
     fn is_at(&self, name: &str, file: FileIdentity) -> bool {
-        let found = sys::stat_entry(self.directory.as_fd(), name);
-        found.is_ok_and(|found| FileIdentity::from(&found) == file)
+        sys::stat_entry(self.directory.as_fd(), name)
+            .is_ok_and(|found| FileIdentity::from(&found) == file)
     }
 
     /// Removes a file, which may be missing.

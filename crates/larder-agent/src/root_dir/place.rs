@@ -104,7 +104,10 @@ impl RootLook {
 impl RootProblems {
     /// All of it, as problems of the agent.
     pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
-        let displaced = self.displaced.iter().map(|(_, why)| why);
-        displaced.chain(&self.others).cloned()
+        self.displaced
+            .iter()
+            .map(|(_, why)| why)
+            .chain(&self.others)
+            .cloned()
     }
 }

@@ -209,16 +209,12 @@ impl Job {
             mount_points,
         };
         let part = PartKey::Volume(name.into(), kind);
-        let files = projection.payload.iter();
-        let files = files.map(|(path, file)| {
+        let files = projection.payload.iter().map(|(path, file)| {
             // Hooks hash them.
             pause::point();
             (path.as_str(), &*file.data)
         });
-        let of = |path: &str| {
-            let origin = projection.origins.get(path)?;
-            origin.object().map(ObjectTag::of)
-        };
+        let of = |path: &str| projection.origins.get(path)?.object().map(ObjectTag::of);
         pass.announce(&part, files.clone(), &of);
         let set_up = self.host.set_up(&volume, &projection.payload, self.now);
         let swapped = match &set_up {
@@ -278,10 +274,7 @@ impl Job {
             .map(|(name, variable)| (name, &*variable.value))
             .collect();
         let part = PartKey::Environment(name.into());
-        let of = |name: &str| {
-            let variable = environment.get(name)?;
-            variable.origin.object().map(ObjectTag::of)
-        };
+        let of = |name: &str| environment.get(name)?.origin.object().map(ObjectTag::of);
         pass.announce(&part, variables.iter(), &of);
         let swapped = self.host.write_environment(parts.uid, name, &variables)?;
         pass.add(part, variables.iter(), &of, swapped);
@@ -318,6 +311,5 @@ impl Job {
 
 /// Whether this machine lets users follow only some links in directories that all may write to.
 fn links_are_protected() -> bool {
-    let setting = fs::read_to_string("/proc/sys/fs/protected_symlinks");
-    setting.is_ok_and(|text| text.trim() != "0")
+    fs::read_to_string("/proc/sys/fs/protected_symlinks").is_ok_and(|text| text.trim() != "0")
 }

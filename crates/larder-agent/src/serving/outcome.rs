@@ -56,8 +56,11 @@ impl ServingWorker {
                 }
                 state.files = delivered.files;
                 state.of_mode.left_out.clone_from(&delivered.left_out);
-                let hidden = delivered.hidden_links.iter();
-                let hidden: Vec<_> = hidden.map(ToString::to_string).collect();
+                let hidden: Vec<_> = delivered
+                    .hidden_links
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect();
                 state.of_mode.note = hidden.join("; ");
                 state.delivery.update(Phase::Delivered, "", now);
                 let Delivered { swapped, files, .. } = *delivered;
@@ -131,23 +134,26 @@ impl ServingWorker {
             phase = Phase::Failing;
             reason = format!("directory: {}", self.tidying.failure);
         }
-        let parts = self.work.parts(plan).enumerate();
-        let parts = parts.map(|(index, (part, state))| {
-            let mut status = state.status(&part.kind, self.work.shown(index));
-            match &mut status {
-                PartStatus::Volume(volume) => {
-                    volume.stale_as_of = state.of_mode.stale_as_of;
-                    volume.left_out.clone_from(&state.of_mode.left_out);
-                    volume.note.clone_from(&state.of_mode.note);
-                    volume.sub_paths = sub_paths::statuses(&self.sub_paths, &volume.name);
+        let parts = self
+            .work
+            .parts(plan)
+            .enumerate()
+            .map(|(index, (part, state))| {
+                let mut status = state.status(&part.kind, self.work.shown(index));
+                match &mut status {
+                    PartStatus::Volume(volume) => {
+                        volume.stale_as_of = state.of_mode.stale_as_of;
+                        volume.left_out.clone_from(&state.of_mode.left_out);
+                        volume.note.clone_from(&state.of_mode.note);
+                        volume.sub_paths = sub_paths::statuses(&self.sub_paths, &volume.name);
+                    }
+                    PartStatus::Container(container) => {
+                        container.stale_as_of = state.of_mode.stale_as_of;
+                        container.left_out.clone_from(&state.of_mode.left_out);
+                    }
                 }
-                PartStatus::Container(container) => {
-                    container.stale_as_of = state.of_mode.stale_as_of;
-                    container.left_out.clone_from(&state.of_mode.left_out);
-                }
-            }
-            status
-        });
+                status
+            });
         let now = self.work.wall();
         self.work
             .entry
@@ -163,7 +169,8 @@ impl ServingWorker {
         let now = self.work.wall();
         let waits_for = self.work.waits_for();
         let reason = waits_for.map_or("", |wait| wait.what.reason());
-        let entry = &self.work.entry;
-        entry.publish_waiting(Phase::Removing, reason, Vec::new(), waits_for, now);
+        self.work
+            .entry
+            .publish_waiting(Phase::Removing, reason, Vec::new(), waits_for, now);
     }
 }

@@ -71,8 +71,12 @@ impl BesideWorker {
     fn send(&mut self, mut permit: Permit) {
         let Some(plan) = &self.work.plan else { return };
         let (now, wall) = (Instant::now(), self.work.wall());
-        let annotations = plan.pod.metadata.annotations.as_ref();
-        let present = annotations.and_then(|found| found.get(REFRESH));
+        let present = plan
+            .pod
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|found| found.get(REFRESH));
         let previous = self.last_value.as_ref().or(present);
         let value = touch::next_value(wall, previous.map(String::as_str));
         self.last_value = Some(value.clone());
