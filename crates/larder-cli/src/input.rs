@@ -44,8 +44,10 @@ pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Fa
 
 /// A loader for commands that compare or show what manifests make.
 pub(crate) fn loader(namespace: &str, recursive: bool, exclude: &ExcludeArgs) -> Loader {
-    let loader = Loader::new(namespace).recursive(recursive);
-    loader.exclude(exclude.globs.clone()).by_workload()
+    Loader::new(namespace)
+        .recursive(recursive)
+        .exclude(exclude.globs.clone())
+        .by_workload()
 }
 
 /// The path of what could not be read, and the reason.
@@ -115,8 +117,9 @@ pub(crate) fn warnings(manifests: &Manifests, filenames: &[PathBuf]) -> Vec<Stri
 
 /// What was left out of the manifests on purpose.
 pub(crate) fn left_out(manifests: &Manifests) -> impl Iterator<Item = String> {
-    let skipped = skipped(&manifests.skipped);
-    skipped.into_iter().chain(excluded(&manifests.excluded))
+    skipped(&manifests.skipped)
+        .into_iter()
+        .chain(excluded(&manifests.excluded))
 }
 
 /// Names the program that makes manifests of a directory, and how its output gets to `reader`.

@@ -77,8 +77,9 @@ fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -
 
 /// Whether this program was called by the name of another one.
 fn is_called(name: &str) -> bool {
-    let called = std::env::args_os().next();
-    called.is_some_and(|called| Path::new(&called).file_name() == Some(name.as_ref()))
+    std::env::args_os()
+        .next()
+        .is_some_and(|called| Path::new(&called).file_name() == Some(name.as_ref()))
 }
 
 /// Go's programs take flags with one dash, too.

@@ -202,8 +202,9 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             "unknown log level {text:?}, expected off, error, warn, info, debug, trace, or a filter such as larder=trace,info"
         ));
     }
-    let filter = EnvFilter::builder().parse(text);
-    filter.map_err(|error| error.to_string())
+    EnvFilter::builder()
+        .parse(text)
+        .map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -263,27 +263,34 @@ impl Offline {
 
     /// Keeps the annotations of an object by which controllers know what to act on.
     fn note_marks(&mut self, kind: Kind, key: &ObjectKey, object: &RawObject) {
-        let annotations = object.pointer("/metadata/annotations");
-        let annotations = annotations.and_then(serde_json::Value::as_object);
+        let annotations = object
+            .pointer("/metadata/annotations")
+            .and_then(serde_json::Value::as_object);
         for (name, value) in annotations.into_iter().flatten() {
             if let (true, Some(value)) = (name.starts_with(OBJECT_MARKS), value.as_str()) {
-                let of_object = self.marks.entry((kind, key.clone())).or_default();
-                of_object.insert(name.clone(), value.to_owned());
+                self.marks
+                    .entry((kind, key.clone()))
+                    .or_default()
+                    .insert(name.clone(), value.to_owned());
             }
         }
     }
 
     /// The annotation `name` of an object, if it begins with [`OBJECT_MARKS`].
     pub(crate) fn mark(&self, kind: Kind, key: &ObjectKey, name: &str) -> Option<&str> {
-        let marks = self.marks.get(&(kind, key.clone()))?;
-        marks.get(name).map(String::as_str)
+        self.marks
+            .get(&(kind, key.clone()))?
+            .get(name)
+            .map(String::as_str)
     }
 
     /// What may be wrong with a reference to an object that is missing in `namespace`; empty if nothing is known.
     pub(crate) fn why_missing(&self, kind: Kind, namespace: &str, name: &str) -> String {
-        let keys = self.objects().filter(|(of, _)| *of == kind);
-        let keys = keys.map(|(_, key)| (&*key.namespace, &*key.name));
-        let keys = keys.collect();
+        let keys = self
+            .objects()
+            .filter(|(of, _)| *of == kind)
+            .map(|(_, key)| (&*key.namespace, &*key.name))
+            .collect();
         let key = (kind, ObjectKey::new(namespace, name));
         if let Some(maker) = self.no_longer_made.get(&key) {
             return format!("no longer made by {}", maker_words(maker));
@@ -402,8 +409,8 @@ impl Offline {
     /// Whether `other` has the same content for this object, or both have none.
     pub(crate) fn has_same_object(&self, other: &Self, kind: Kind, key: &ObjectKey) -> bool {
         let made = |side: &Self| {
-            let made = side.maker(kind, key);
-            made.map(|made| (made.recipe.clone(), made.keys.clone()))
+            side.maker(kind, key)
+                .map(|made| (made.recipe.clone(), made.keys.clone()))
         };
         if made(self) != made(other) {
             return false;
@@ -435,10 +442,12 @@ impl Offline {
     pub(crate) fn take_outside(&mut self, outside: Outside<'_>) {
         self.takes_outside = true;
         if let Outside::Perhaps { other } = outside {
-            let made = other.made.iter();
-            let gone = made.filter(|((kind, key), _)| !self.has_object(*kind, key));
-            let gone = gone.map(|(key, made)| (key.clone(), made.maker.clone()));
-            self.no_longer_made = gone.collect();
+            self.no_longer_made = other
+                .made
+                .iter()
+                .filter(|((kind, key), _)| !self.has_object(*kind, key))
+                .map(|(key, made)| (key.clone(), made.maker.clone()))
+                .collect();
             let services = other.listed_services.iter();
             // Every cluster has this one.
             let services = services.filter(|(_, name)| name != "kubernetes");
@@ -489,8 +498,10 @@ impl Offline {
     pub(crate) fn inputs(&self, pod: &Pod) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
         let key = |name: &str| ObjectKey::new(namespace, name);
-        let spec = pod.spec.as_ref();
-        let node = spec.and_then(|spec| self.nodes.get(spec.node_name.as_deref()?));
+        let node = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| self.nodes.get(spec.node_name.as_deref()?));
         let mut inputs = Inputs {
             services: Some(Arc::clone(&self.services)),
             node: node.cloned(),
@@ -661,8 +672,10 @@ fn not_before_it_exists() -> [(String, Option<String>); 3] {
 
 /// What the projections of `pod` read, including volumes that no container mounts.
 pub(crate) fn needs(pod: &Pod) -> BTreeSet<Need> {
-    let of_volumes = pod_volumes(pod).flat_map(Need::of_volume);
-    of_volumes.chain(Need::of_pod(pod)).collect()
+    pod_volumes(pod)
+        .flat_map(Need::of_volume)
+        .chain(Need::of_pod(pod))
+        .collect()
 }
 
 /// Binds the pods without a node to the only Node, if there is exactly one.
@@ -755,8 +768,11 @@ fn add_completion_index(pod: &mut Pod) {
 
 /// Sets the service account of a pod that names none (kubernetes v1.36, `plugin/pkg/admission/serviceaccount`).
 fn set_service_account(pod: &mut Pod) {
-    let spec = pod.spec.get_or_insert_default();
-    let name = spec.service_account_name.get_or_insert_default();
+    let name = pod
+        .spec
+        .get_or_insert_default()
+        .service_account_name
+        .get_or_insert_default();
     if name.is_empty() {
         "default".clone_into(name);
     }

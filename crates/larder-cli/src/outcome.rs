@@ -64,7 +64,8 @@ impl From<anyhow::Error> for Failure {
 /// An I/O error without context comes from printing.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        let error = anyhow::Error::from(error);
-        error.context("cannot write the results").into()
+        anyhow::Error::from(error)
+            .context("cannot write the results")
+            .into()
     }
 }

@@ -59,8 +59,7 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
     if manifests.documents.is_empty() {
         return Err("no manifest in the body".to_owned());
     }
-    let warnings = input::warnings(&manifests, &[]);
-    let warnings: Vec<_> = warnings
+    let warnings: Vec<_> = input::warnings(&manifests, &[])
         .into_iter()
         .chain(input::left_out(&manifests))
         .collect();
@@ -69,8 +68,11 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = 0;
     for pod in &offline.pods {
         // Each container gets variables for each Service, so check their size before they are computed.
-        let services = pod.inputs.services.as_ref();
-        let services = services.map_or(0, |services| services.len());
+        let services = pod
+            .inputs
+            .services
+            .as_ref()
+            .map_or(0, |services| services.len());
         bytes += containers(&pod.pod).count() * services * SERVICE_BYTES;
         if bytes <= MAX_PROJECTED_BYTES {
             let pod = RenderedPod::new(pod, &offline);

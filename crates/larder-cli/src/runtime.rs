@@ -66,8 +66,10 @@ fn run_on<T, E: From<anyhow::Error>>(
     builder
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_keep_alive(KEEP_ALIVE);
-    let runtime = builder.enable_all().build();
-    let runtime = runtime.context("cannot start the runtime")?;
+    let runtime = builder
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
     start_threads(&runtime);
     // This process may have threads from here on.
     larder_console::begin();
@@ -109,8 +111,7 @@ pub(crate) fn wait_for_threads() {
 pub(crate) fn keep_running() -> anyhow::Result<()> {
     for signal in [SIGHUP, SIGXFSZ] {
         // Unlike an ignored signal, one that is handled has its default action in processes that this one starts.
-        let handled = flag::register(signal, Arc::default());
-        handled.context("cannot handle signals")?;
+        flag::register(signal, Arc::default()).context("cannot handle signals")?;
     }
     let given = umask(Mode::RWXU);
     umask(given - Mode::RWXU);
@@ -126,8 +127,9 @@ pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<(TcpListener, 
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}"))?;
-    let address = listener.local_addr();
-    let address = address.context("cannot read the address of the listener")?;
+    let address = listener
+        .local_addr()
+        .context("cannot read the address of the listener")?;
     Ok((listener, address))
 }
 

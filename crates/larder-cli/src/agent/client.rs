@@ -126,12 +126,14 @@ impl AgentClient {
             "{method} {path} HTTP/1.0\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        let answer = self.connect();
-        let answer = answer.and_then(|stream| Ok(exchange(stream, &request, self.timeout)?));
-        let mut answer = answer.map_err(|error| explain(error, &self.socket))?;
+        let mut answer = self
+            .connect()
+            .and_then(|stream| Ok(exchange(stream, &request, self.timeout)?))
+            .map_err(|error| explain(error, &self.socket))?;
         let mut windows = answer.windows(END_OF_HEAD.len());
-        let head = windows.position(|window| window == END_OF_HEAD);
-        let head = head.context("cannot read the agent's answer: expected HTTP")?;
+        let head = windows
+            .position(|window| window == END_OF_HEAD)
+            .context("cannot read the agent's answer: expected HTTP")?;
         let status = answer.split(|byte| *byte == b' ').nth(1);
         let status = String::from_utf8_lossy(status.unwrap_or_default()).into_owned();
         answer.drain(..head + END_OF_HEAD.len());
@@ -177,8 +179,11 @@ impl AgentClient {
     }
 
     fn connect(&self) -> anyhow::Result<UnixStream> {
-        let name = self.socket.file_name().and_then(|name| name.to_str());
-        let name = name.expect("the agent's socket has a name");
+        let name = self
+            .socket
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("the agent's socket has a name");
         let stream = UnixStream::connect(self.root.socket(name)?)?;
         let peer = socket_peercred(&stream).map_err(io::Error::from)?;
         let user = peer.uid.as_raw();

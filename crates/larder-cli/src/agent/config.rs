@@ -96,8 +96,9 @@ pub(crate) fn default_namespace(
 pub(crate) async fn connect(source: ClusterSource) -> Result<(kube::Client, Transport), Failure> {
     // A person waits for the command; the API server has limits of its own.
     let settings = Settings::default().rate_limit(RateLimit::Unlimited);
-    let connected = larder_transport::connect(source, settings, Metrics::default());
-    connected.await.map_err(Failure::of_input)
+    larder_transport::connect(source, settings, Metrics::default())
+        .await
+        .map_err(Failure::of_input)
 }
 
 /// The cluster that a checkpoint is bound to.

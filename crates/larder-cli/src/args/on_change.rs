@@ -105,8 +105,8 @@ fn hook_text(text: &str) -> Result<HookText, String> {
 }
 
 fn read(path: &str) -> Result<String, String> {
-    let text = read_regular_text(Path::new(path), MAX_TEXT as u64 + 1);
-    let text = text.map_err(|error| format!("cannot read {path}: {}", chain(&error)))?;
+    let text = read_regular_text(Path::new(path), MAX_TEXT as u64 + 1)
+        .map_err(|error| format!("cannot read {path}: {}", chain(&error)))?;
     Ok(text.to_string())
 }
 

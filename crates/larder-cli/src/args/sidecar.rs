@@ -106,8 +106,10 @@ pub(crate) struct ObjectFlags(pub(crate) Vec<(Kind, String)>);
 impl clap::Args for ObjectFlags {
     fn augment_args(command: Command) -> Command {
         let flag = |name, help| {
-            let flag = Arg::new(name).long(name).help(help);
-            flag.value_name("[NAMESPACE/]NAME:DIR[,OPTION…]")
+            Arg::new(name)
+                .long(name)
+                .help(help)
+                .value_name("[NAMESPACE/]NAME:DIR[,OPTION…]")
                 .action(ArgAction::Append)
         };
         command.args([
@@ -129,8 +131,9 @@ impl FromArgMatches for ObjectFlags {
         let of = |kind, flag| {
             let places = matches.indices_of(flag).into_iter().flatten();
             let values = matches.get_many::<String>(flag).into_iter().flatten();
-            let flags = places.zip(values);
-            flags.map(move |(place, value)| (place, (kind, value.clone())))
+            places
+                .zip(values)
+                .map(move |(place, value)| (place, (kind, value.clone())))
         };
         let flags = of(Kind::ConfigMap, "config-map").chain(of(Kind::Secret, "secret"));
         let in_order: BTreeMap<_, _> = flags.collect();

@@ -63,8 +63,10 @@ pub(super) fn variable(text: &str) -> Result<(String, String), &'static str> {
 
 /// Parses `--max-bytes`.
 pub(super) fn at_least_2000(text: &str) -> Result<usize, &'static str> {
-    let number = text.parse().ok().filter(|number| *number >= 2000);
-    number.ok_or("expected a number from 2000")
+    text.parse()
+        .ok()
+        .filter(|number| *number >= 2000)
+        .ok_or("expected a number from 2000")
 }
 
 /// Parses an address of this machine's loopback interface.
@@ -75,15 +77,17 @@ pub(super) fn loopback(text: &str) -> Result<SocketAddr, String> {
 
 /// Parses `--namespace`.
 pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
-    let name = is_label(text).then(|| text.to_owned());
-    name.ok_or("expected lower-case letters, digits and '-', as in kube-system")
+    is_label(text)
+        .then(|| text.to_owned())
+        .ok_or("expected lower-case letters, digits and '-', as in kube-system")
 }
 
 /// Parses the mode of a file.
 pub(super) fn octal_mode(digits: &str) -> Result<u32, &'static str> {
-    let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
-    let mode = mode.filter(|mode| *mode <= 0o777);
-    mode.ok_or("expected an octal mode, such as 0440")
+    u32::from_str_radix(digits.trim_start_matches("0o"), 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or("expected an octal mode, such as 0440")
 }
 
 /// The value of `--kubeconfig` without one; no path has it.
@@ -108,9 +112,10 @@ pub(super) fn kubeconfig() -> impl TypedValueParser<Value = PathBuf> {
 pub(crate) fn kubectl_kubeconfig() -> Result<PathBuf, &'static str> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
     let Some(given) = variable("KUBECONFIG") else {
-        let home = variable("HOME").map(PathBuf::from);
-        let path = home.map(|home| home.join(".kube/config"));
-        return path.ok_or("neither KUBECONFIG nor HOME is set: name a file");
+        return variable("HOME")
+            .map(PathBuf::from)
+            .map(|home| home.join(".kube/config"))
+            .ok_or("neither KUBECONFIG nor HOME is set: name a file");
     };
     let mut files = env::split_paths(&given).filter(|path| !path.as_os_str().is_empty());
     match (files.next(), files.next()) {
@@ -125,9 +130,10 @@ const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
 /// Parses a duration as Go writes it, such as `1m30s`.
 pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
-    let duration = go_duration::parse(text).ok();
-    let duration = duration.filter(|duration| *duration <= MAX_DURATION);
-    duration.ok_or("expected a duration of at most a year, such as 500ms, 30s or 2m")
+    go_duration::parse(text)
+        .ok()
+        .filter(|duration| *duration <= MAX_DURATION)
+        .ok_or("expected a duration of at most a year, such as 500ms, 30s or 2m")
 }
 
 #[cfg(test)]

@@ -41,8 +41,8 @@ pub(super) fn apply(document: &mut Document, live: &LiveObject) -> Result<(), Bo
         ListRules::Keyed
     };
     let object = live.object.clone().into_value();
-    let applied = applied(object, &live.last_applied, written, lists);
-    let applied = applied.map_err(|error| Box::new(document.error(error.to_string())))?;
+    let applied = applied(object, &live.last_applied, written, lists)
+        .map_err(|error| Box::new(document.error(error.to_string())))?;
     let selector = live.object.pointer(SELECTOR);
     let is_fixed = selector.is_some() && SELECTING.contains(&written.text("/kind"));
     if is_fixed && applied.pointer(SELECTOR) != selector {
@@ -75,8 +75,8 @@ pub(super) struct LiveObject {
 
 impl LiveObject {
     pub(super) fn of(answer: &[u8]) -> Result<Self, Failure> {
-        let object = serde_json::from_slice(answer);
-        let object: Value = object.context("cannot read an answer of the API server")?;
+        let object: Value =
+            serde_json::from_slice(answer).context("cannot read an answer of the API server")?;
         let object = RawObject::new(object);
         let place = format!("/metadata/annotations/{}", LAST_APPLIED.replace('/', "~1"));
         let last_applied = serde_json::from_str(object.text(&place)).unwrap_or_default();

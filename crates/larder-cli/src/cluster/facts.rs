@@ -13,8 +13,11 @@ use crate::offline::{Offline, assume_all};
 
 /// The node that the pod runs on.
 pub(super) fn node_name(pod: &Pod) -> Option<&str> {
-    let name = pod.spec.as_ref()?.node_name.as_deref();
-    name.filter(|name| !name.is_empty())
+    pod.spec
+        .as_ref()?
+        .node_name
+        .as_deref()
+        .filter(|name| !name.is_empty())
 }
 
 /// Whether a projection reads the name of the node, or what its Node says.
@@ -67,11 +70,13 @@ pub(super) fn share_nodes(from: &mut Manifests, to: &mut Manifests) {
 }
 
 fn pods_mut(manifests: &mut Manifests) -> impl Iterator<Item = (ObjectKey, &mut Pod)> {
-    let documents = manifests.documents.iter_mut();
-    documents.filter_map(|document| match &mut document.manifest {
-        Manifest::Pod(pod) => Some((document.object.key(), &mut **pod)),
-        _ => None,
-    })
+    manifests
+        .documents
+        .iter_mut()
+        .filter_map(|document| match &mut document.manifest {
+            Manifest::Pod(pod) => Some((document.object.key(), &mut **pod)),
+            _ => None,
+        })
 }
 
 fn take_node(pod: &mut Pod, other: &Pod) {

@@ -49,8 +49,9 @@ pub(super) fn run(args: &CleanArgs) -> Result<ExitCode, Failure> {
         let volumes = output::count(pod.volumes.len(), "volume");
         found_lines.push((format!("{verb} pod {name}: {volumes}"), pods.join(&pod.uid)));
     }
-    let others = found.others.iter();
-    found_lines.extend(others.map(|path| (format!("{verb} {}", path.display()), path.clone())));
+    for path in &found.others {
+        found_lines.push((format!("{verb} {}", path.display()), path.clone()));
+    }
     let root = found.path().to_owned();
     let shown = root.display();
     let lines = |found: Vec<(String, PathBuf)>| found.into_iter().map(|(line, _)| line);

@@ -45,11 +45,13 @@ const SHELLS: Shells<'static> = Shells(&[&Bash, &Elvish, &Fish, &Powershell, &Zs
 
 /// Prints the script of a shell.
 pub(super) fn script(args: &CompletionArgs) -> Result<ExitCode, Failure> {
-    let shell = SHELLS.completer(args.shell.as_str());
-    let shell = shell.expect("every shell has a script");
+    let shell = SHELLS
+        .completer(args.shell.as_str())
+        .expect("every shell has a script");
     let mut script = Vec::new();
-    let written = shell.write_registration(ASKING, NAME, NAME, NAME, &mut script);
-    written.map_err(anyhow::Error::from)?;
+    shell
+        .write_registration(ASKING, NAME, NAME, NAME, &mut script)
+        .map_err(anyhow::Error::from)?;
     output::results(|out| out.write_all(&script))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -89,10 +91,11 @@ fn with_names(arg: Arg) -> Arg {
     };
     let candidates = move || {
         // Shells print names as they are, and manifests may be a stranger's.
-        let names = names()
+        names()
             .into_iter()
-            .filter(|name| !name.contains(char::is_control));
-        names.map(CompletionCandidate::new).collect()
+            .filter(|name| !name.contains(char::is_control))
+            .map(CompletionCandidate::new)
+            .collect()
     };
     arg.add(ArgValueCandidates::new(candidates))
 }
@@ -194,19 +197,24 @@ fn pods_of_agent() -> Option<Vec<NamedPod>> {
 /// `NAMESPACE/NAME`, or names if the command line has the namespace.
 fn pod_names() -> BTreeSet<String> {
     let given = text_given(&["-n", "--namespace"]);
-    let names = pods().into_iter().filter_map(|pod| match &given {
-        None => Some(format!("{}/{}", pod.namespace, pod.name)),
-        Some(namespace) => (pod.namespace == *namespace).then_some(pod.name),
-    });
-    names.collect()
+    pods()
+        .into_iter()
+        .filter_map(|pod| match &given {
+            None => Some(format!("{}/{}", pod.namespace, pod.name)),
+            Some(namespace) => (pod.namespace == *namespace).then_some(pod.name),
+        })
+        .collect()
 }
 
 /// Of the pod on the command line, or of all.
 fn container_names() -> BTreeSet<String> {
     let wanted = text_given(&["--pod"]);
     let is_wanted = |pod: &NamedPod| wanted.as_ref().is_none_or(|name| pod.is_called(name));
-    let pods = pods().into_iter().filter(is_wanted);
-    pods.flat_map(|pod| pod.containers).collect()
+    pods()
+        .into_iter()
+        .filter(is_wanted)
+        .flat_map(|pod| pod.containers)
+        .collect()
 }
 
 fn namespaces() -> BTreeSet<String> {

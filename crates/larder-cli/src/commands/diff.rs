@@ -88,8 +88,8 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
 /// tests of trees.
 pub fn manifests_of_revision(directory: &Path, revision: &str) -> Option<Manifests> {
     let loader = Loader::new("default").recursive(true);
-    let read = git::load(loader, &[directory.to_owned()], revision, true);
-    Some(read.ok()?.manifests)
+    let read = git::load(loader, &[directory.to_owned()], revision, true).ok()?;
+    Some(read.manifests)
 }
 
 fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
@@ -152,8 +152,11 @@ pub fn diff_report(from: Manifests, to: Manifests) -> Value {
 }
 
 fn rendered(world: &Offline) -> Vec<RenderedPod<'_>> {
-    let pods = world.pods.iter();
-    pods.map(|pod| RenderedPod::new(pod, world)).collect()
+    world
+        .pods
+        .iter()
+        .map(|pod| RenderedPod::new(pod, world))
+        .collect()
 }
 
 /// The results of both, computed at the same time if the system has a thread for that, else one after the other.

@@ -35,8 +35,11 @@ pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
     let seen = origin.stamps();
     let (target, _) = origin.read()?;
     larder_console::hold(Format::Text);
-    let hooks = origin.args.on_change.hooks(&target.outline());
-    let hooks = hooks.map_err(Failure::unreadable)?;
+    let hooks = origin
+        .args
+        .on_change
+        .hooks(&target.outline())
+        .map_err(Failure::unreadable)?;
     let settings = ExecSettings {
         command: origin.args.command.clone(),
         on_exit: origin.args.on_exit.into(),

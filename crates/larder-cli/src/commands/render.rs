@@ -134,9 +134,9 @@ fn show(args: &RenderArgs, pods: &[RenderedPod<'_>], remarks: &Remarks) -> Resul
                 secrets: args.show_secrets,
                 contents: true,
             };
-            let trees = tree::trees(&judged, shown);
-            let trees = trees.chain(tree::not_read(&remarks.not_read));
-            let trees = trees.chain(tree::warnings(&remarks.said));
+            let trees = tree::trees(&judged, shown)
+                .chain(tree::not_read(&remarks.not_read))
+                .chain(tree::warnings(&remarks.said));
             output::results(|out| write_page(out, "What containers see", &sum, "", trees))
         }
     }?;

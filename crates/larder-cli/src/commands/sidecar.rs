@@ -215,8 +215,10 @@ where
             // The receiver is gone if this took too long.
             let _ = ends.send(result);
         };
-        let thread = thread::Builder::new().name("sidecar".to_owned());
-        thread.spawn(work).context("cannot start a thread")?;
+        thread::Builder::new()
+            .name("sidecar".to_owned())
+            .spawn(work)
+            .context("cannot start a thread")?;
         tokio::select! {
             biased;
             result = &mut ended => return finished(result),

@@ -53,13 +53,16 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     if let StatusOutput::JsonPath(template) = &args.output {
-        let read = template.parse::<Template>();
-        read.map_err(|error| Failure::unreadable(format!("cannot read the jsonpath: {error}")))?;
+        template
+            .parse::<Template>()
+            .map_err(|error| Failure::unreadable(format!("cannot read the jsonpath: {error}")))?;
     }
     let root_dir = client_config(&args.place)?.root_dir;
     let ask_within = |most: Duration| -> anyhow::Result<AgentStatus> {
-        let status = AgentClient::new(&root_dir)?.within(most).ask("/status")?;
-        status.context("the agent has no status (is it of another version of larder?)")
+        AgentClient::new(&root_dir)?
+            .within(most)
+            .ask("/status")?
+            .context("the agent has no status (is it of another version of larder?)")
     };
     let ask = || ask_within(Duration::MAX);
     if let Some(check) = args.check {
@@ -165,22 +168,28 @@ fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String
         }
         let namespace = args.namespace.as_ref();
         let is_missing = args.wait && selected.pods.is_empty();
-        let missing = namespace.filter(|_| is_missing);
-        let missing = missing.map(|namespace| format!("{namespace}/*"));
+        let missing = namespace
+            .filter(|_| is_missing)
+            .map(|namespace| format!("{namespace}/*"));
         return (selected, missing.into_iter().collect());
     }
     let default = args.namespace.as_deref().unwrap_or("default");
-    let names = args.pods.iter();
-    let names = names.map(|pod| format!("{}/{}", pod.namespace(default), pod.name));
-    let names: Vec<_> = names.collect();
+    let names: Vec<_> = args
+        .pods
+        .iter()
+        .map(|pod| format!("{}/{}", pod.namespace(default), pod.name))
+        .collect();
     let name = |pod: &PodStatus| format!("{}/{}", pod.namespace, pod.name);
     selected.pods.retain(|pod| names.contains(&name(pod)));
-    let objects = &mut selected.objects;
-    objects.retain(|object| object.pods.iter().any(|pod| names.contains(pod)));
+    selected
+        .objects
+        .retain(|object| object.pods.iter().any(|pod| names.contains(pod)));
     let is_missing = |wanted: &String| !selected.pods.iter().any(|pod| name(pod) == *wanted);
-    let missing = names.iter().filter(|name| is_missing(name));
-    let missing = missing.map(|name| output::escaped(name).into_owned());
-    let missing = missing.collect();
+    let missing = names
+        .iter()
+        .filter(|name| is_missing(name))
+        .map(|name| output::escaped(name).into_owned())
+        .collect();
     (selected, missing)
 }
 
@@ -221,8 +230,10 @@ fn watch(
             Ok(status) => {
                 reported.clear();
                 let (status, missing) = selected(args, &status);
-                let missing = missing.iter().flat_map(|name| ["no pod ", name, "\n"]);
-                let missing: String = missing.collect();
+                let missing: String = missing
+                    .iter()
+                    .flat_map(|name| ["no pod ", name, "\n"])
+                    .collect();
                 let report = ScreenReport {
                     text: &(text(args, &status, output::now()) + &missing),
                     // A time before all others, so that each age is the same text.
@@ -252,8 +263,9 @@ fn watch(
             Err(error) => return Err(error.into()),
         };
         let mut stdout = io::stdout().lock();
-        let printed = stdout.write_all(shown.as_bytes());
-        let printed = printed.and_then(|()| stdout.flush());
+        let printed = stdout
+            .write_all(shown.as_bytes())
+            .and_then(|()| stdout.flush());
         drop(stdout);
         match printed {
             Ok(()) => pause(INTERVAL),

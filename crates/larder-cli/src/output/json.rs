@@ -32,10 +32,9 @@ pub(crate) fn file(mode: u32, owner: Option<u32>, group: Option<u32>, data: Valu
 
 /// What could not be read: paths or objects, with the reasons.
 pub(crate) fn not_read(all: &BTreeSet<(String, String)>) -> Vec<Value> {
-    let all = all
-        .iter()
-        .map(|(path, reason)| json!({"path": path, "reason": reason}));
-    all.collect()
+    all.iter()
+        .map(|(path, reason)| json!({"path": path, "reason": reason}))
+        .collect()
 }
 
 /// Writes pieces of JSON. serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder

@@ -115,8 +115,9 @@ fn render(parts: &[TemplatePart], current: &Value, text: &mut String) {
             TemplatePart::Path(path) => {
                 // A string without quotes, anything else as JSON.
                 let found = select(path, current).into_iter().map(|value| {
-                    let text = value.as_str().map(str::to_owned);
-                    text.unwrap_or_else(|| value.to_string())
+                    value
+                        .as_str()
+                        .map_or_else(|| value.to_string(), str::to_owned)
                 });
                 // Values come from others; the template is the user's.
                 text.push_str(&escaped(&found.collect::<Vec<_>>().join(" ")));
@@ -132,8 +133,11 @@ fn render(parts: &[TemplatePart], current: &Value, text: &mut String) {
 
 /// What `path` leads to; nothing, if it leads nowhere.
 fn select<'a>(path: &JpQuery, value: &'a Value) -> Vec<&'a Value> {
-    let found = js_path_process(path, value).unwrap_or_default();
-    found.into_iter().map(QueryRef::val).collect()
+    js_path_process(path, value)
+        .unwrap_or_default()
+        .into_iter()
+        .map(QueryRef::val)
+        .collect()
 }
 
 #[cfg(test)]

@@ -27,8 +27,10 @@ impl References {
 
     /// Kind and name of each.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Kind, &SmolStr)> {
-        let maps = self.config_maps.iter().map(|name| (Kind::ConfigMap, name));
-        maps.chain(self.secrets.iter().map(|name| (Kind::Secret, name)))
+        self.config_maps
+            .iter()
+            .map(|name| (Kind::ConfigMap, name))
+            .chain(self.secrets.iter().map(|name| (Kind::Secret, name)))
     }
 }
 

@@ -52,9 +52,9 @@ impl Screen {
     /// line could not be redrawn, and changed lines are bold.
     pub(crate) fn redraw(&mut self, report: ScreenReport<'_>, size: Size, style: Style) -> String {
         let is_first = self.known.is_empty();
-        let lines = self.take(report);
         // The cursor needs a line, too.
         let room = size.rows.saturating_sub(1).max(1);
+        let lines = self.take(report);
         let is_cut = lines.len() > room;
         let shown = if is_cut { room - 1 } else { lines.len() };
         let hidden = lines.len() - shown;
@@ -95,8 +95,11 @@ impl Screen {
 
     /// The lines to print in a pipe: all of the first report, then those that changed.
     pub(crate) fn changes(&mut self, report: ScreenReport<'_>) -> String {
-        let lines = self.take(report).into_iter().filter(|(_, is_new)| *is_new);
-        lines.flat_map(|(line, _)| [line, "\n"]).collect()
+        self.take(report)
+            .into_iter()
+            .filter(|(_, is_new)| *is_new)
+            .flat_map(|(line, _)| [line, "\n"])
+            .collect()
     }
 
     /// The lines of `report`, and whether each is new; the next report is compared with this one.

@@ -210,8 +210,7 @@ impl Branch {
             };
             cell.painted(style) + &" ".repeat(fill)
         });
-        let line: String = cells.collect();
-        line.trim_end().to_owned()
+        cells.collect::<String>().trim_end().to_owned()
     }
 }
 

@@ -84,14 +84,19 @@ impl<'r> PathTerm<'r> {
     /// What is there if each question is answered so.
     pub(crate) fn settled(&self, is_true: &dyn Fn(&Question) -> bool) -> Option<&MountedFile<'r>> {
         let mut layers = self.layers.iter().rev();
-        let found = layers.find(|(question, _)| is_true(question));
-        found.map(|(_, file)| file).or(self.below.as_ref())
+        layers
+            .find(|(question, _)| is_true(question))
+            .map(|(_, file)| file)
+            .or(self.below.as_ref())
     }
 
     /// All files that may be there.
     pub(crate) fn files(&self) -> impl Iterator<Item = &MountedFile<'r>> {
-        let layers = self.layers.iter().rev().map(|(_, file)| file);
-        layers.chain(&self.below)
+        self.layers
+            .iter()
+            .rev()
+            .map(|(_, file)| file)
+            .chain(&self.below)
     }
 
     /// All of it as one file, to show it.
@@ -264,15 +269,17 @@ impl<'r> ContainerContent<'r> {
 
     /// The variables that something other than a Service sets.
     pub(crate) fn own_variables(&self) -> impl Iterator<Item = (&'r str, &'r Variable<'r>)> {
-        let variables = self.environment.iter();
-        variables.filter(|(_, one)| !matches!(one.origin, Origin::Service { .. }))
+        self.environment
+            .iter()
+            .filter(|(_, one)| !matches!(one.origin, Origin::Service { .. }))
     }
 
     /// What is not known of it: `secret shop-tls`, `status.podIP`. Without what only Services set.
     pub(crate) fn unknown(&self) -> BTreeSet<String> {
-        let variables = self.own_variables();
-        let variables = variables.filter_map(|(_, one)| one.value.unknown());
-        let sources = variables.flat_map(Unknown::sources);
+        let sources = self
+            .own_variables()
+            .filter_map(|(_, one)| one.value.unknown())
+            .flat_map(Unknown::sources);
         let mut unknown: BTreeSet<_> = sources.map(|source| source.what.to_string()).collect();
         let any_keys = self.environment.any_keys().iter();
         unknown.extend(any_keys.map(|all| all.object.to_string()));
@@ -304,8 +311,12 @@ impl RenderedPod<'_> {
     pub(crate) fn content(&self, index: usize) -> Option<ContainerContent<'_>> {
         let (container, _) = &self.containers[index];
         let view = self.view(index)?;
-        let content = ContainerContent::new(container, &view.environment, &view.mounts, self);
-        Some(content)
+        Some(ContainerContent::new(
+            container,
+            &view.environment,
+            &view.mounts,
+            self,
+        ))
     }
 
     /// What the container at `index` needs to start; of one that does not, with all that it needs besides.
@@ -366,9 +377,10 @@ pub(crate) fn files_below<'p, 'a>(
     let wanted = path_in_volume(sub_path);
     let from = (Bound::Included(wanted.as_str()), Bound::Unbounded);
     let prefix = wanted.clone();
-    let near = payload.range::<str, _>(from);
-    let near = near.take_while(move |(path, _)| path.as_str().starts_with(&prefix));
-    near.filter_map(move |(path, file)| Some((below(path.as_str(), &wanted)?, path, file)))
+    payload
+        .range::<str, _>(from)
+        .take_while(move |(path, _)| path.as_str().starts_with(&prefix))
+        .filter_map(move |(path, file)| Some((below(path.as_str(), &wanted)?, path, file)))
 }
 
 #[cfg(test)]

@@ -74,19 +74,22 @@ impl RenderedPod<'_> {
         let volumes = pod_volumes(self.pod)
             .filter(|volume| VolumeKind::of(volume).is_none() && mounted.contains(&&*volume.name));
         let missing = volumes.flat_map(|volume| {
-            let names = secrets_of_volume(volume).into_iter();
-            let missing = names.filter_map(|name| self.missing_secret(&name));
-            missing.map(|text| format!("volume {}: {text}", volume.name))
+            secrets_of_volume(volume)
+                .into_iter()
+                .filter_map(|name| self.missing_secret(&name))
+                .map(|text| format!("volume {}: {text}", volume.name))
         });
         missing.collect()
     }
 
     /// The Secrets for image registries that the manifests lack.
     pub(crate) fn missing_pull_secrets(&self) -> impl Iterator<Item = String> {
-        let spec = self.pod.spec.iter();
-        let secrets = spec.flat_map(|spec| spec.image_pull_secrets.iter().flatten());
-        let named = secrets.filter(|secret| !secret.name.is_empty());
-        named.filter_map(|secret| self.missing_secret(&secret.name))
+        self.pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.image_pull_secrets.iter().flatten())
+            .filter(|secret| !secret.name.is_empty())
+            .filter_map(|secret| self.missing_secret(&secret.name))
     }
 
     /// That a Secret that larder does not read is missing, with the hint.

@@ -63,8 +63,9 @@ pub(crate) fn document(
     warnings: &[String],
 ) -> impl Serialize {
     let of_pods = pods.iter().flat_map(|pod| {
-        let found = warnings::of_pod(pod).into_iter();
-        found.map(|(place, text)| format!("{}/{}: {place}: {text}", pod.namespace(), pod.name()))
+        warnings::of_pod(pod)
+            .into_iter()
+            .map(|(place, text)| format!("{}/{}: {place}: {text}", pod.namespace(), pod.name()))
     });
     Document {
         warnings: warnings.iter().cloned().chain(of_pods).collect(),
@@ -126,8 +127,10 @@ fn container(
 ) -> Value {
     let shown = match view {
         Ok(view) => {
-            let variables = view.environment.iter();
-            let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
+            let variables = view
+                .environment
+                .iter()
+                .map(|(name, variable)| (name, text(&variable.value)));
             let mounts = rendered.all_mounts(container, &view.mounts);
             let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
             json!({"env": variables.collect::<BTreeMap<_, _>>(), "mounts": mounts})
@@ -135,11 +138,15 @@ fn container(
         Err(error) => json!({"error": rendered.start_error(error)}),
     };
     let unknown = view.iter().flat_map(|view| {
-        let variables = view.environment.iter();
-        let variables = variables
+        let variables = view
+            .environment
+            .iter()
             .filter_map(|(name, one)| Some((name.to_owned(), one.value.unknown()?.text())));
-        let opaque = view.environment.opaque().into_iter();
-        let opaque = opaque.map(|(name, all)| (name, all.text()));
+        let opaque = view
+            .environment
+            .opaque()
+            .into_iter()
+            .map(|(name, all)| (name, all.text()));
         let parts = view.mounts.iter().filter_map(|mount| {
             let part = mount.unknown_sub_path.as_ref()?;
             Some((mount.mount_path.clone(), part.text()))
@@ -181,8 +188,9 @@ fn volume(rendered: &RenderedPod<'_>, volume: &Volume, projection: &ProjectionRe
 fn hooks(annotation: &AnnotatedHooks) -> Value {
     match &annotation.hooks {
         Ok(hooks) => {
-            let hooks = hooks.iter();
-            let hooks = hooks.map(|hook| json!({"name": hook.name, "action": hook.action()}));
+            let hooks = hooks
+                .iter()
+                .map(|hook| json!({"name": hook.name, "action": hook.action()}));
             json!({"hooks": hooks.collect::<Vec<_>>()})
         }
         Err(error) => json!({"error": error.to_string()}),

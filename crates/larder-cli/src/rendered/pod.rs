@@ -77,18 +77,27 @@ const RUNTIME: RuntimeFeatures = RuntimeFeatures {
 impl<'a> RenderedPod<'a> {
     /// Whether it asks larder to update what running containers see by `subPath`.
     pub(crate) fn updates_sub_paths(&self) -> bool {
-        let annotations = self.pod.metadata.annotations.as_ref();
-        annotations.is_some_and(|all| all.get(ANNOTATION).is_some_and(|asked| asked == "true"))
+        self.pod
+            .metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|all| all.get(ANNOTATION).is_some_and(|asked| asked == "true"))
     }
 
     /// The number of bytes in all variables and files.
     pub(crate) fn bytes(&self) -> usize {
-        let views = self.containers.iter().flat_map(|(_, view)| view);
-        let variables = views.flat_map(|view| view.environment.iter());
-        let variables = variables.map(|(name, variable)| name.len() + variable.value.len());
-        let volumes = self.volumes.values().flat_map(|(_, filled)| filled);
-        let files = volumes.flat_map(|filled| filled.payload.iter());
-        let files = files.map(|(path, file)| path.as_str().len() + file.data.len());
+        let variables = self
+            .containers
+            .iter()
+            .flat_map(|(_, view)| view)
+            .flat_map(|view| view.environment.iter())
+            .map(|(name, variable)| name.len() + variable.value.len());
+        let files = self
+            .volumes
+            .values()
+            .flat_map(|(_, filled)| filled)
+            .flat_map(|filled| filled.payload.iter())
+            .map(|(path, file)| path.as_str().len() + file.data.len());
         variables.sum::<usize>() + files.sum::<usize>()
     }
 
@@ -96,8 +105,7 @@ impl<'a> RenderedPod<'a> {
         let (workload, made_by) = (&pod.workload, pod.made_by.as_ref());
         let states_node = pod.states_node;
         let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
-        let views = containers(pod);
-        let views: Vec<_> = views
+        let views: Vec<_> = containers(pod)
             .map(|view| {
                 let rendered = || {
                     let environment = environment(pod, view, inputs)?;
@@ -110,27 +118,27 @@ impl<'a> RenderedPod<'a> {
                 (view, rendered())
             })
             .collect();
-        let failed = views
+        let partial = views
             .iter()
             .enumerate()
-            .filter(|(_, (_, view))| view.is_err());
-        let partial = failed.map(|(index, (view, _))| {
-            let environment = partial_environment(pod, *view, inputs);
-            let environment = environment
-                .map(|(environment, _)| environment)
-                .unwrap_or_default();
-            let (mounts, _) = partial_mounts(pod, *view, &environment, RUNTIME);
-            (
-                index,
-                RenderedContainer {
-                    environment,
-                    mounts,
-                },
-            )
-        });
-        let partial = partial.collect();
-        let volumes = pod_volumes(pod).filter(|volume| VolumeKind::of(volume).is_some());
-        let volumes = volumes.map(|volume| (&*volume.name, (volume, project(pod, volume, inputs))));
+            .filter(|(_, (_, view))| view.is_err())
+            .map(|(index, (view, _))| {
+                let environment = partial_environment(pod, *view, inputs)
+                    .map(|(environment, _)| environment)
+                    .unwrap_or_default();
+                let (mounts, _) = partial_mounts(pod, *view, &environment, RUNTIME);
+                (
+                    index,
+                    RenderedContainer {
+                        environment,
+                        mounts,
+                    },
+                )
+            })
+            .collect();
+        let volumes = pod_volumes(pod)
+            .filter(|volume| VolumeKind::of(volume).is_some())
+            .map(|volume| (&*volume.name, (volume, project(pod, volume, inputs))));
         let annotations = pod.metadata.annotations.as_ref();
         Self {
             pod,

@@ -31,9 +31,12 @@ impl<'r> ShownMount<'r> {
 impl<'a> RenderedPod<'a> {
     /// The service account of the pod.
     pub(crate) fn account(&self) -> &'a str {
-        let spec = self.pod.spec.as_ref();
-        let name = spec.and_then(|spec| spec.service_account_name.as_deref());
-        name.filter(|name| !name.is_empty()).unwrap_or("default")
+        self.pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.service_account_name.as_deref())
+            .filter(|name| !name.is_empty())
+            .unwrap_or("default")
     }
 
     /// All mounts of a container, in the order of the pod, the one that the API server adds last.
@@ -42,8 +45,11 @@ impl<'a> RenderedPod<'a> {
         container: &ContainerView<'_>,
         own: &'r MountTable<'r>,
     ) -> Vec<ShownMount<'r>> {
-        let spec = self.pod.spec.as_ref();
-        let of_pod = spec.and_then(|spec| spec.automount_service_account_token);
+        let of_pod = self
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.automount_service_account_token);
         let of_account = || self.offline.mounts_token(self.namespace(), self.account());
         let has_token = container.kind != ContainerKind::Ephemeral
             && of_pod.or_else(of_account) != Some(false)

@@ -83,10 +83,12 @@ fn unreadable(
         .as_ref()
         .and_then(|spec| spec.security_context.as_ref());
     let own = container.security_context;
-    let user = own.and_then(|context| context.run_as_user);
-    let user = user.or(of_pod.and_then(|context| context.run_as_user));
-    let group = own.and_then(|context| context.run_as_group);
-    let group = group.or(of_pod.and_then(|context| context.run_as_group));
+    let user = own
+        .and_then(|context| context.run_as_user)
+        .or(of_pod.and_then(|context| context.run_as_user));
+    let group = own
+        .and_then(|context| context.run_as_group)
+        .or(of_pod.and_then(|context| context.run_as_group));
     let Some(user) = user.filter(|user| *user != 0 && fs_group(pod.pod).is_none()) else {
         return Vec::new();
     };
@@ -111,9 +113,10 @@ fn unreadable(
 
 /// Optional objects and keys that are missing, if something else may be meant.
 fn absent(pod: &RenderedPod<'_>, all: &[Absent<'_>]) -> impl Iterator<Item = String> {
-    let lines = pod.absent(all).into_iter();
-    let hinted = lines.filter(|(_, hint)| !hint.is_empty());
-    hinted.map(|(line, hint)| with_hint(line, &hint))
+    pod.absent(all)
+        .into_iter()
+        .filter(|(_, hint)| !hint.is_empty())
+        .map(|(line, hint)| with_hint(line, &hint))
 }
 
 /// Files that are mounted below a volume that is filled from objects. The kubelet makes a directory there, of each mount
@@ -128,8 +131,7 @@ fn blocked(pod: &RenderedPod<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
         files_below(&projection.payload, part).find(|(below, ..)| below.is_empty())?;
         let inner = path(mount);
         let is_around = |outer: &&Mount<'_>| {
-            let below = inner.strip_prefix(&path(outer));
-            below.is_some_and(|below| below.starts_with('/'))
+            inner.strip_prefix(&path(outer)).is_some_and(|below| below.starts_with('/'))
         };
         let around = view.mounts.iter().filter(is_around);
         let outer = around.max_by_key(|outer| path(outer).len())?;
@@ -195,14 +197,20 @@ fn set_twice(
     let mut by_name = BTreeMap::<String, Vec<String>>::new();
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
-        let map = source.config_map_ref.iter();
-        let map = map.map(|map| (Kind::ConfigMap, &map.name));
-        let secret = source.secret_ref.iter();
-        let secret = secret.map(|secret| (Kind::Secret, &secret.name));
+        let map = source
+            .config_map_ref
+            .iter()
+            .map(|map| (Kind::ConfigMap, &map.name));
+        let secret = source
+            .secret_ref
+            .iter()
+            .map(|secret| (Kind::Secret, &secret.name));
         for (kind, name) in map.chain(secret) {
             for key in keys(inputs, kind, name).into_iter().flatten() {
-                let sources = by_name.entry(format!("{prefix}{key}")).or_default();
-                sources.push(format!("{kind} {name}"));
+                by_name
+                    .entry(format!("{prefix}{key}"))
+                    .or_default()
+                    .push(format!("{kind} {name}"));
             }
         }
     }
@@ -212,15 +220,19 @@ fn set_twice(
     };
     for variable in container.env {
         let source = variable.value_from.as_ref();
-        let map = source.and_then(|source| source.config_map_key_ref.as_ref());
-        let map = map.map(|key| (Kind::ConfigMap, &*key.name, &*key.key));
-        let secret = source.and_then(|source| source.secret_key_ref.as_ref());
-        let secret = secret.map(|key| (Kind::Secret, &*key.name, &*key.key));
+        let map = source
+            .and_then(|source| source.config_map_key_ref.as_ref())
+            .map(|key| (Kind::ConfigMap, &*key.name, &*key.key));
+        let secret = source
+            .and_then(|source| source.secret_key_ref.as_ref())
+            .map(|key| (Kind::Secret, &*key.name, &*key.key));
         if map.or(secret).is_some_and(is_absent) {
             continue;
         }
-        let sources = by_name.entry(variable.name.clone()).or_default();
-        sources.push("env".to_owned());
+        by_name
+            .entry(variable.name.clone())
+            .or_default()
+            .push("env".to_owned());
     }
     let twice = by_name.into_iter().filter(|(_, sources)| sources.len() > 1);
     let texts = twice.map(|(name, sources)| {
@@ -307,8 +319,8 @@ pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
     }));
     if let Some(Ok(projection)) = pod.projection(&volume.name) {
         found.extend(absent(pod, &projection.absent));
-        let kind = VolumeKind::of(volume);
-        let hidden = kind.map(|kind| HiddenLinks::of(kind, &projection.payload, ROOT));
+        let hidden =
+            VolumeKind::of(volume).map(|kind| HiddenLinks::of(kind, &projection.payload, ROOT));
         found.extend(hidden.into_iter().flatten().map(|links| links.to_string()));
     }
     found
@@ -318,8 +330,9 @@ pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
 pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
     let secrets = pod.missing_pull_secrets();
     // Otherwise they are taken as there.
-    let secrets = secrets.filter(|_| !pod.offline.takes_outside);
-    let secrets = secrets.map(|text| ("imagePullSecrets".to_owned(), text));
+    let secrets = secrets
+        .filter(|_| !pod.offline.takes_outside)
+        .map(|text| ("imagePullSecrets".to_owned(), text));
     let (namespace, account) = (pod.namespace(), pod.account());
     let has_account = pod.offline.has_account(namespace, account) || pod.offline.is_of_cluster;
     let account = (!has_account).then(|| {
@@ -335,9 +348,13 @@ pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
         let text = format!("PersistentVolumeClaim {claim} is not among the manifests");
         (!is_there).then(|| (format!("volume {}", volume.name), text))
     });
-    let annotations = pod.pod.metadata.annotations.iter();
-    let annotations = annotations.flat_map(annotations::misspelled);
-    let annotations = annotations.map(|found| (format!("annotation {}", found.key), found.problem));
+    let annotations = pod
+        .pod
+        .metadata
+        .annotations
+        .iter()
+        .flat_map(annotations::misspelled)
+        .map(|found| (format!("annotation {}", found.key), found.problem));
     let missing = account.into_iter().chain(claims);
     secrets.chain(missing).chain(annotations).collect()
 }
@@ -374,15 +391,19 @@ impl RenderedPod<'_> {
     /// What deserves a look, each with the container or volume that has it.
     pub(crate) fn warnings(&self) -> Vec<(String, String)> {
         let containers = self.containers.iter().flat_map(|(container, view)| {
-            let found = view.iter();
-            let found = found.flat_map(|view| of_container(self, container, view));
-            found.map(|text| (super::words::heading(container), text))
+            view.iter()
+                .flat_map(|view| of_container(self, container, view))
+                .map(|text| (super::words::heading(container), text))
         });
         let volumes = pod_volumes(self.pod).flat_map(|volume| {
-            let found = of_volume(self, volume).into_iter();
-            found.map(|text| (format!("volume {}", volume.name), text))
+            of_volume(self, volume)
+                .into_iter()
+                .map(|text| (format!("volume {}", volume.name), text))
         });
-        let own = of_pod(self).into_iter();
-        own.chain(containers).chain(volumes).collect()
+        of_pod(self)
+            .into_iter()
+            .chain(containers)
+            .chain(volumes)
+            .collect()
     }
 }

@@ -78,8 +78,9 @@ pub(crate) fn is_cut(bytes: &[u8]) -> bool {
 
 /// The bytes as text; `None` if they are something else.
 pub(crate) fn text(bytes: &[u8]) -> Option<&str> {
-    let text = str::from_utf8(bytes).ok();
-    text.filter(|text| !text.contains('\0'))
+    str::from_utf8(bytes)
+        .ok()
+        .filter(|text| !text.contains('\0'))
 }
 
 /// The lines of a text, up to [`MAX_TEXT`] bytes; `None` if it is empty or no text.
@@ -240,8 +241,11 @@ pub(crate) fn volume_type(volume: &Volume) -> String {
         let name = secret.secret_name.as_deref().unwrap_or("");
         return format!("{} {name}", Kind::Secret);
     }
-    let sources = volume_sources(volume);
-    sources.keys().next().cloned().unwrap_or_default()
+    volume_sources(volume)
+        .keys()
+        .next()
+        .cloned()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -81,8 +81,9 @@ impl LabelVariables {
             env.warn("SKIP_TLS_VERIFY: any certificate of the API server is accepted");
         }
         let client = http(&mut env);
-        let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
-        let script_timeout = script_timeout.unwrap_or(Duration::MAX);
+        let script_timeout = env
+            .duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5))
+            .unwrap_or(Duration::MAX);
         let request = request(&mut env, &client);
         let urls = urls(&mut env, client);
         let (timing, once) = timing(&mut env);
@@ -149,8 +150,9 @@ fn kubeconfig(env: &mut Environment<'_>, files: &Places) -> Option<PathBuf> {
 
 /// The parts of a list with commas.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
-    let parts = text.split(',').map(str::trim);
-    parts.filter(|part| !part.is_empty())
+    text.split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
 }
 
 fn selected(env: &mut Environment<'_>, own: &SmolStr) -> BTreeSet<Selection> {
@@ -181,8 +183,10 @@ fn selected(env: &mut Environment<'_>, own: &SmolStr) -> BTreeSet<Selection> {
 fn labels(env: &mut Environment<'_>) -> Option<String> {
     let (label, value) = (env.raw("LABEL"), env.raw("LABEL_VALUE"));
     for (name, text) in [("LABEL", &label), ("LABEL_VALUE", &value)] {
-        let mut text = text.iter();
-        if text.any(|text| text.len() > 4096 || text.contains(char::is_control)) {
+        if text
+            .iter()
+            .any(|text| text.len() > 4096 || text.contains(char::is_control))
+        {
             env.error(name, "expected a label selector");
         }
     }
@@ -243,15 +247,18 @@ fn files(env: &mut Environment<'_>) -> Places {
     }
     let folder = env.parsed("FOLDER", "a path", |text| std::path::absolute(text).ok());
     let roots = |text: &str| {
-        let roots = text.split(':').filter(|root| !root.is_empty());
-        let roots: Vec<_> = roots.map(PathBuf::from).collect();
+        let roots: Vec<_> = text
+            .split(':')
+            .filter(|root| !root.is_empty())
+            .map(PathBuf::from)
+            .collect();
         roots.iter().all(|root| root.is_absolute()).then_some(roots)
     };
     let roots = env.parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots);
     // After an error, any path will do.
     let folder = folder.unwrap_or_else(|| "/".into());
-    let files = Places::new(&folder, &roots.unwrap_or_default());
-    let mut files = files.expect("the paths are absolute");
+    let mut files =
+        Places::new(&folder, &roots.unwrap_or_default()).expect("the paths are absolute");
     files.annotation = env.text("FOLDER_ANNOTATION").unwrap_or(files.annotation);
     files.unique_names = env.flag("UNIQUE_FILENAMES");
     let expected = "an octal mode, such as 0440";
@@ -303,11 +310,11 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
     let methods = ["GET", "POST", "PUT"].map(|word| (word, word));
     let method = env.word("REQ_METHOD", &methods);
     let payload = env.text("REQ_PAYLOAD").map(|text| {
-        let value = serde_json::from_str(&text);
-        value.unwrap_or(serde_json::Value::String(text)).to_string()
+        serde_json::from_str(&text)
+            .unwrap_or(serde_json::Value::String(text))
+            .to_string()
     });
-    let url = HttpUrl::parse(&env.text("REQ_URL")?);
-    let url = url.map_err(|error| env.error("REQ_URL", error));
+    let url = HttpUrl::parse(&env.text("REQ_URL")?).map_err(|error| env.error("REQ_URL", error));
     let mut call = HttpCall::post(HttpTarget::Url(url.ok()?));
     call.method = method;
     // As theirs, a GET has no body.
@@ -315,8 +322,10 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
         call.headers = vec![("content-type".into(), "application/json".into())];
         call.body = payload;
     }
-    let client = client.clone();
-    Some(RequestSettings { call, client })
+    Some(RequestSettings {
+        call,
+        client: client.clone(),
+    })
 }
 
 fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> {
@@ -347,10 +356,10 @@ fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> 
 
 fn debounce(env: &mut Environment<'_>) -> Debounce {
     let expected = "MIN or MIN:MAX, such as 500ms:5s";
-    let debounce = env.parsed("LARDER_DEBOUNCE", expected, |text| {
+    env.parsed("LARDER_DEBOUNCE", expected, |text| {
         parse_debounce(text).ok()
-    });
-    debounce.unwrap_or(Debounce {
+    })
+    .unwrap_or(Debounce {
         min: Duration::from_millis(500),
         max: Duration::from_secs(5),
     })
@@ -363,13 +372,16 @@ fn listen(env: &mut Environment<'_>) -> Vec<SocketAddr> {
     });
     let is_off = env.raw("HEALTH_PORT").is_some_and(|port| port.is_empty());
     let port = |text: &str| text.parse().ok();
-    let port = env.parsed("HEALTH_PORT", "a port, or 0 for none", port);
-    let port = port.unwrap_or(if is_off { 0 } else { 8080 });
+    let port = env
+        .parsed("HEALTH_PORT", "a port, or 0 for none", port)
+        .unwrap_or(if is_off { 0 } else { 8080 });
     // Where there is IPv6, the first means both versions.
     let all: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-    let hosts = host.map_or(all.to_vec(), |host| vec![host]).into_iter();
-    let addresses = hosts.map(|host| SocketAddr::new(host, port));
-    addresses.filter(|_| port != 0).collect()
+    host.map_or(all.to_vec(), |host| vec![host])
+        .into_iter()
+        .map(|host| SocketAddr::new(host, port))
+        .filter(|_| port != 0)
+        .collect()
 }
 
 fn log(env: &mut Environment<'_>) -> LogSettings {

@@ -57,9 +57,14 @@ impl<'r> BothSides<'_, 'r> {
             .chain(self.to.environment.iter());
         let mut names: BTreeSet<_> = names.map(|(name, _)| Cow::Borrowed(name)).collect();
         names.extend(self.needed_names().map(Cow::Owned));
-        let any_keys = self.from.environment.any_keys().iter();
-        let any_keys = any_keys.chain(self.to.environment.any_keys());
-        names.extend(any_keys.map(|any| Cow::Owned(any.any_name())));
+        names.extend(
+            self.from
+                .environment
+                .any_keys()
+                .iter()
+                .chain(self.to.environment.any_keys())
+                .map(|any| Cow::Owned(any.any_name())),
+        );
         let sides = names.into_iter().map(|name| {
             let (from, to) = (self.from.environment, self.to.environment);
             let (from, to) = (from.look_up(&name), to.look_up(&name));
@@ -82,29 +87,31 @@ impl<'r> BothSides<'_, 'r> {
     /// The variables of such keys.
     fn needed_names(&self) -> impl Iterator<Item = String> {
         self.needed_keys().flat_map(|(object, key)| {
-            let all = [self.from, self.to].into_iter();
-            let all = all.flat_map(|side| side.environment.any_keys());
-            let of_object = all.filter(move |any| any.object == *object);
-            of_object.map(move |any| format!("{}{key}", any.prefix))
+            [self.from, self.to]
+                .into_iter()
+                .flat_map(|side| side.environment.any_keys())
+                .filter(move |any| any.object == *object)
+                .map(move |any| format!("{}{key}", any.prefix))
         })
     }
 
     /// The paths of such keys.
     fn needed_paths(&self) -> impl Iterator<Item = String> {
         self.needed_keys().flat_map(|(object, key)| {
-            let all = [self.from, self.to].into_iter();
-            let all = all.flat_map(ContainerContent::any_files);
-            let of_object =
-                all.filter(move |(_, all)| all.iter().any(|any| any.keys.object == *object));
-            of_object.map(move |(root, _)| format!("{root}/{key}"))
+            [self.from, self.to]
+                .into_iter()
+                .flat_map(ContainerContent::any_files)
+                .filter(move |(_, all)| all.iter().any(|any| any.keys.object == *object))
+                .map(move |(root, _)| format!("{root}/{key}"))
         })
     }
 
     /// The paths that stand for those that no document names.
     fn any_paths(&self) -> impl Iterator<Item = String> {
-        let all = [self.from, self.to].into_iter();
-        let roots = all.flat_map(|side| side.any_files().into_keys());
-        roots.map(|root| format!("{root}/{ANY_KEY}"))
+        [self.from, self.to]
+            .into_iter()
+            .flat_map(|side| side.any_files().into_keys())
+            .map(|root| format!("{root}/{ANY_KEY}"))
     }
 
     /// Takes out the variables that only Services set: new pods get or lose them; no container restarts for them.
@@ -171,8 +178,11 @@ impl<'r> BothSides<'_, 'r> {
                 || !before.paths().eq(after.paths())
         });
         let parts = differing.map(|((mount, _), _)| {
-            let sources = mount.unknown_sub_path.iter().flat_map(Unknown::sources);
-            let sources = sources.map(|source| source.what.to_string());
+            let sources = mount
+                .unknown_sub_path
+                .iter()
+                .flat_map(Unknown::sources)
+                .map(|source| source.what.to_string());
             DiffPart::Unsure(Effect::Restart, sources.collect())
         });
         parts.collect()

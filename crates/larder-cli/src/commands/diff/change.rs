@@ -73,8 +73,10 @@ pub(super) fn file_name(path: &str) -> String {
 impl<'d, 'r> Change<'d, 'r> {
     /// All of a container, in the order in which they are shown.
     pub(super) fn all(diff: &'d ContainerDiff<'r>) -> impl Iterator<Item = Self> {
-        let variables = diff.variables.iter();
-        let variables = variables.map(|(name, edit)| Self::Variable(name, edit));
+        let variables = diff
+            .variables
+            .iter()
+            .map(|(name, edit)| Self::Variable(name, edit));
         let mounts = diff
             .mounts
             .iter()

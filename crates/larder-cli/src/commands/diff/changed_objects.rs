@@ -23,8 +23,10 @@ impl ChangedObjects {
             .chain(to.made())
             .map(|made| (made.kind, &made.key));
         let objects = objects.chain(made);
-        let all = objects.filter(|(kind, key)| !from.has_same_object(to, *kind, key));
-        let all: BTreeSet<_> = all.map(|(kind, key)| (kind, key.clone())).collect();
+        let all: BTreeSet<_> = objects
+            .filter(|(kind, key)| !from.has_same_object(to, *kind, key))
+            .map(|(kind, key)| (kind, key.clone()))
+            .collect();
         let is_updated =
             |(kind, key): &&Object| from.has_object(*kind, key) && to.has_object(*kind, key);
         let updated = all.iter().filter(is_updated).cloned().collect();
@@ -38,7 +40,8 @@ impl ChangedObjects {
 
     /// Those of a namespace that both sides have.
     pub(super) fn updated_in(&self, namespace: &str) -> impl Iterator<Item = &Object> {
-        let objects = self.updated.iter();
-        objects.filter(move |(_, key)| key.namespace == namespace)
+        self.updated
+            .iter()
+            .filter(move |(_, key)| key.namespace == namespace)
     }
 }

@@ -106,8 +106,10 @@ fn differing_keys(from: &MadeObject, to: &MadeObject) -> Option<BTreeSet<String>
     let (Some(from), Some(to)) = (&from.keys, &to.keys) else {
         return (from.keys == to.keys).then(BTreeSet::new);
     };
-    let all = from.keys().chain(to.keys());
-    let differing = all.filter(|key| from.get(*key) != to.get(*key));
+    let differing = from
+        .keys()
+        .chain(to.keys())
+        .filter(|key| from.get(*key) != to.get(*key));
     Some(differing.map(ToString::to_string).collect())
 }
 
@@ -167,8 +169,8 @@ impl<'r> Comparison<'r> {
         compared: ComparedSides,
     ) -> Self {
         let by_name = |pods: &'r [RenderedPod<'r>]| -> HashMap<_, _> {
-            let pods = pods.iter();
-            pods.map(|pod| ((pod.namespace(), pod.workload), pod))
+            pods.iter()
+                .map(|pod| ((pod.namespace(), pod.workload), pod))
                 .collect()
         };
         // Whether one differs is seen in its containers.
@@ -215,8 +217,11 @@ fn of_no_container(
     let pods = || from.pods.iter().chain(&to.pods).map(|pod| &pod.pod);
     let referenced = of_pods(pods(), References::of);
     let seen = of_pods(pods(), |pod| Need::of_pod(pod).into());
-    let unseen = changed.all.difference(&seen).cloned();
-    unseen.partition(|object| referenced.contains(object))
+    changed
+        .all
+        .difference(&seen)
+        .cloned()
+        .partition(|object| referenced.contains(object))
 }
 
 impl<'r> PodDiff<'r> {

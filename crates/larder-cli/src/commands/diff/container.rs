@@ -102,14 +102,16 @@ pub(super) struct ContainerState<'r> {
 }
 
 pub(super) fn states<'r>(pod: &'r RenderedPod<'r>) -> impl Iterator<Item = ContainerState<'r>> {
-    let containers = pod.containers.iter().enumerate();
-    containers.filter_map(|(index, (view, _))| {
-        Some(ContainerState {
-            view: *view,
-            content: pod.content(index)?,
-            start: pod.start(index),
+    pod.containers
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (view, _))| {
+            Some(ContainerState {
+                view: *view,
+                content: pod.content(index)?,
+                start: pod.start(index),
+            })
         })
-    })
 }
 
 /// What differs of a container that both sides have.
@@ -146,8 +148,9 @@ impl<'r> FileEffects<'_, 'r> {
     fn of(&self, path: &str, sides: &(PathTerm<'r>, PathTerm<'r>)) -> Effect {
         let mut files = sides.0.files().chain(sides.1.files());
         let is_pinned = files.any(|file| {
-            let origin = file.origin.as_deref();
-            origin.is_some_and(|origin| (self.pinned)(origin).is_some())
+            file.origin
+                .as_deref()
+                .is_some_and(|origin| (self.pinned)(origin).is_some())
         });
         file_effect(self.sub_path(path, sides), is_pinned)
     }
@@ -172,8 +175,8 @@ impl<'p, 'r> Differences<'p, 'r> {
             let part = DiffPart::File(&sides.0, &sides.1, effects.of(path, sides));
             let part = found.add(part);
             let edit = Edit::of(sides.0.shown(), sides.1.shown());
-            let edit = edit.map(|edit| (part, path.replace(ANY_KEY, "*"), edit));
-            found.files.extend(edit);
+            let path = path.replace(ANY_KEY, "*");
+            found.files.extend(edit.map(|edit| (part, path, edit)));
         }
         found.parts.extend(sides.unknown_parts());
         found.parts.extend(effects.mounts.values().map(mount_part));
@@ -307,12 +310,14 @@ impl<'r> ContainerDiff<'r> {
             .own_variables()
             .map(|(name, one)| (Cow::Borrowed(name), Edit::Added(Cow::Borrowed(one))))
             .collect();
-        let paths = after.paths().into_iter();
-        let files = paths.filter_map(|path| {
-            let file = after.look_up(&path).shown()?;
-            Some((path, Edit::Added(file)))
-        });
-        self.files = files.collect();
+        self.files = after
+            .paths()
+            .into_iter()
+            .filter_map(|path| {
+                let file = after.look_up(&path).shown()?;
+                Some((path, Edit::Added(file)))
+            })
+            .collect();
         let mounts = after.all_mounts.iter();
         self.mounts = mounts
             .map(|mount| (mount.path(), Edit::Added(*mount)))
@@ -322,21 +327,29 @@ impl<'r> ContainerDiff<'r> {
     fn show(&mut self, found: Differences<'_, 'r>, pinned: impl Fn(&Origin<'_>) -> Option<String>) {
         let variables = found.variables.into_iter();
         self.variables = variables.map(|(_, name, edit)| (name, edit)).collect();
-        let files = found.files.into_iter();
-        self.files = files.map(|(_, path, edit)| (path, edit)).collect();
+        self.files = found
+            .files
+            .into_iter()
+            .map(|(_, path, edit)| (path, edit))
+            .collect();
         self.mounts = found.mounts;
         let files = self.files.values().flat_map(Edit::values);
-        let origins = files.flat_map(|file| [&file.origin, &file.fallback]);
-        let origins = origins.filter_map(|origin| origin.as_deref());
         let variables = self.variables.values().flat_map(Edit::values);
-        let origins = origins.chain(variables.map(|variable| &variable.origin));
-        self.immutable = origins.filter_map(pinned).collect();
+        self.immutable = files
+            .flat_map(|file| [&file.origin, &file.fallback])
+            .filter_map(|origin| origin.as_deref())
+            .chain(variables.map(|variable| &variable.origin))
+            .filter_map(pinned)
+            .collect();
     }
 
     /// What is named of it, whether or not it differs.
     pub(super) fn remarks(&self) -> impl Iterator<Item = Remark> {
-        let unknown = self.unknown.iter().cloned().map(Remark::Unknown);
-        unknown.chain(self.fails_on_both.iter().cloned().map(Remark::Neither))
+        self.unknown
+            .iter()
+            .cloned()
+            .map(Remark::Unknown)
+            .chain(self.fails_on_both.iter().cloned().map(Remark::Neither))
     }
 }
 
@@ -348,9 +361,11 @@ fn mount_part<'p, 'r>(edit: &Edit<ShownMount<'r>>) -> DiffPart<'p, 'r> {
     };
     match edit {
         Edit::Changed(from, to) if same_mount(from, to) == Sameness::Unsure => {
-            let sources = [from, to].into_iter().filter_map(unknown);
-            let sources = sources.flat_map(Unknown::sources);
-            let sources = sources.map(|source| source.what.to_string());
+            let sources = [from, to]
+                .into_iter()
+                .filter_map(unknown)
+                .flat_map(Unknown::sources)
+                .map(|source| source.what.to_string());
             DiffPart::Unsure(Effect::Restart, sources.collect())
         }
         _ => DiffPart::Different(Effect::Restart),
@@ -389,8 +404,9 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
             }
             _ => need.subject(),
         };
-        let object = need.object();
-        let hint = object.and_then(|object| pod.similar_object(object.kind, &object.name));
+        let hint = need
+            .object()
+            .and_then(|object| pod.similar_object(object.kind, &object.name));
         Unmet { what, hint }
     });
     let mut unmet: BTreeSet<_> = unmet.collect();

@@ -91,8 +91,8 @@ pub(super) fn load(
 pub(super) fn load_working_tree(loader: Loader, paths: &[PathBuf]) -> GitSide {
     let is_absent = |path: &PathBuf| {
         let nothing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-        let found = path.symlink_metadata();
-        found.is_err_and(|error| nothing.contains(&error.kind()))
+        path.symlink_metadata()
+            .is_err_and(|error| nothing.contains(&error.kind()))
     };
     let (absent, there): (Vec<_>, Vec<_>) = paths.iter().cloned().partition(is_absent);
     GitSide {
@@ -163,9 +163,11 @@ impl Revision {
             let mut head = String::new();
             stdout.read_line(&mut head)?;
             // `ID blob BYTES`, then the bytes and a line feed.
-            let bytes = head.trim_end().rsplit_once(" blob ");
-            let bytes = bytes.and_then(|(_, bytes)| bytes.parse::<u64>().ok());
-            let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes = head
+                .trim_end()
+                .rsplit_once(" blob ")
+                .and_then(|(_, bytes)| bytes.parse::<u64>().ok())
+                .with_context(|| format!("cannot read {}", path.display()))?;
             left = left
                 .checked_sub(bytes)
                 .context("more than 256 MiB of manifests")?;

@@ -65,23 +65,29 @@ fn content(
     let volumes = pod.volumes.values().filter_map(|(volume, projection)| {
         let projection = projection.as_ref().ok().filter(|_| pod.is_used(volume))?;
         let part = PartKey::Volume(volume.name.as_str().into(), VolumeKind::of(volume)?);
-        let files = projection.payload.iter();
-        let files = files.filter(|(path, _)| !projection.origins.get(*path).is_some_and(is_kept));
         // What is not known has its sources in place of its bytes.
-        let files = files.map(|(path, file)| {
-            let bytes = bytes(&file.data, file.data.unknown());
-            (path.as_str(), (bytes, projection.origins.get(path)))
-        });
+        let files = projection
+            .payload
+            .iter()
+            .filter(|(path, _)| !projection.origins.get(*path).is_some_and(is_kept))
+            .map(|(path, file)| {
+                let bytes = bytes(&file.data, file.data.unknown());
+                (path.as_str(), (bytes, projection.origins.get(path)))
+            });
         Some((PartTags::of_items(hooks, &part, files, tag)?, part))
     });
     let environments = pod.containers.iter().filter_map(|(container, view)| {
         let part = PartKey::Environment(container.name.into());
-        let variables = view.as_ref().ok()?.environment.iter();
-        let variables = variables.filter(|(_, one)| !is_kept(&one.origin));
-        let variables = variables.map(|(name, one)| {
-            let bytes = bytes(&one.value, one.value.unknown());
-            (name, (bytes, Some(&one.origin)))
-        });
+        let variables = view
+            .as_ref()
+            .ok()?
+            .environment
+            .iter()
+            .filter(|(_, one)| !is_kept(&one.origin))
+            .map(|(name, one)| {
+                let bytes = bytes(&one.value, one.value.unknown());
+                (name, (bytes, Some(&one.origin)))
+            });
         Some((PartTags::of_items(hooks, &part, variables, tag)?, part))
     });
     let left_out: LeftOut = pod.inputs.left_out().map(ObjectTag::of).collect();
@@ -93,8 +99,9 @@ fn content(
 }
 
 fn parts_of(content: &Content) -> impl Iterator<Item = (PartKey, Arc<PartContent>)> {
-    let parts = content.parts();
-    parts.map(|(part, content)| (part.clone(), Arc::clone(content)))
+    content
+        .parts()
+        .map(|(part, content)| (part.clone(), Arc::clone(content)))
 }
 
 fn bytes<'v>(known: &'v [u8], unknown: Option<&Unknown>) -> Cow<'v, [u8]> {

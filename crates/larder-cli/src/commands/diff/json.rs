@@ -73,9 +73,8 @@ impl<'c> Report<'c> {
 }
 
 fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
-    let containers = diff.containers.iter();
     let sides = PodSides::of(diff);
-    let containers = containers.map(|one| {
+    let containers = diff.containers.iter().map(|one| {
         let name = one.container.name.to_owned();
         (name, container(one, sides, show_secrets))
     });

@@ -69,11 +69,12 @@ fn changes(input: &InternedInput<&str>) -> Vec<Hunk> {
     let same = |(one, other): &(&Token, &Token)| one == other;
     let (before, after) = (&input.before[..], &input.after[..]);
     let start = before.iter().zip(after).take_while(same).count();
-    let ends = before[start..]
+    let end = before[start..]
         .iter()
         .rev()
-        .zip(after[start..].iter().rev());
-    let end = ends.take_while(same).count();
+        .zip(after[start..].iter().rev())
+        .take_while(same)
+        .count();
     if before.len() + after.len() - 2 * (start + end) <= MAX_COMPARED {
         return Diff::compute(Algorithm::Myers, input).hunks().collect();
     }

@@ -94,10 +94,10 @@ fn row(pod: &PodDiff<'_>) -> String {
     if let Edit::Removed(_) = pod.sides {
         return format!("| {name} | | removed |\n");
     }
-    let containers = containers(pod).into_iter();
-    let containers = containers.filter(|one| !matches!(one.verdict, Verdict::Same));
+    let containers = containers(pod)
+        .into_iter()
+        .filter(|one| !matches!(one.verdict, Verdict::Same));
     let rows = containers.map(|container| {
-        let unless = container.unless.iter().map(unless);
         let verdicts = match container.verdict {
             // The reason may quote names.
             Verdict::Fails(_) | Verdict::Neither(_) | Verdict::Unknown { .. } => {
@@ -105,7 +105,7 @@ fn row(pod: &PodDiff<'_>) -> String {
             }
             _ => verdict(container),
         };
-        let unless = unless.map(|text| code(&text));
+        let unless = container.unless.iter().map(unless).map(|text| code(&text));
         let verdict = unless.chain([verdicts]).collect::<Vec<_>>().join("<br>");
         let container = code(container.container.name);
         format!("| {name} | {container} | {verdict} |\n")

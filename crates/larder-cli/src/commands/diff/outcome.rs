@@ -102,8 +102,9 @@ impl VariableTerm {
 
     /// Whether something other than a Service sets it.
     fn is_own(&self, is_true: &dyn Fn(&Question) -> bool) -> bool {
-        let own = self.own.as_ref();
-        own.is_some_and(|own| own.settled(is_true).is_some())
+        self.own
+            .as_ref()
+            .is_some_and(|own| own.settled(is_true).is_some())
     }
 
     fn settled(&self, is_true: &dyn Fn(&Question) -> bool) -> Option<Unknown> {
@@ -297,17 +298,20 @@ pub(super) fn outcomes(from: Option<&Start>, to: &Start, parts: &[DiffPart<'_, '
                 Err(_) => true,
             };
             if is_possible(&open, &is_true) && starts.have_values(&is_true) {
-                let known = parts.iter().zip(&settled);
-                let settled = known
+                let settled = parts
+                    .iter()
+                    .zip(&settled)
                     .map(|(part, known)| known.clone().unwrap_or_else(|| part.settle(&is_true)));
                 outcomes.note(&starts, &settled.collect::<Vec<_>>());
             }
         }
     } else {
         let unsure = SettledPart::new(Sameness::Unsure, Effect::Restart);
-        let settled = settled.into_iter();
-        let settled = settled.map(|known| known.unwrap_or(unsure.clone()));
-        outcomes.note(&starts, &settled.collect::<Vec<_>>());
+        let settled: Vec<_> = settled
+            .into_iter()
+            .map(|known| known.unwrap_or(unsure.clone()))
+            .collect();
+        outcomes.note(&starts, &settled);
     }
     if let Some(from) = starts.from
         && from.error.is_some()
@@ -452,8 +456,11 @@ impl Outcomes {
 /// What follows for a container that starts on both sides.
 fn seen(settled: &[SettledPart]) -> Vec<Outcome> {
     let strongest = |wanted: Sameness| {
-        let found = settled.iter().filter(|part| part.sameness == wanted);
-        found.map(|part| part.effect).max()
+        settled
+            .iter()
+            .filter(|part| part.sameness == wanted)
+            .map(|part| part.effect)
+            .max()
     };
     let outcome = |effect| match effect {
         Effect::Live => Outcome::Live,

@@ -49,7 +49,7 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
         Verdict::Live => "sees it without a restart".to_owned(),
         Verdict::Restart => {
             let sub_paths = diff.sub_paths.words();
-            let reasons = [
+            let reasons: Vec<_> = [
                 (!diff.variables.is_empty(), "variables"),
                 (!diff.mounts.is_empty(), "mounts"),
                 (diff.sub_paths.is_fixed(), &*sub_paths),
@@ -58,9 +58,11 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
                     "modes, owners or groups of files",
                 ),
                 (!diff.immutable.is_empty(), IMMUTABLE),
-            ];
-            let reasons = reasons.iter().filter(|(is_reason, _)| *is_reason);
-            let reasons: Vec<_> = reasons.map(|(_, reason)| *reason).collect();
+            ]
+            .iter()
+            .filter(|(is_reason, _)| *is_reason)
+            .map(|(_, reason)| *reason)
+            .collect();
             format!("needs a restart: {}{replaced_by}", reasons.join(", "))
         }
         Verdict::Starts => "starts".to_owned(),
@@ -71,8 +73,9 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
 
 /// `would not start unless there is secret web-evn; did you mean "web-env"?`
 pub(super) fn unless(unmet: &Unmet) -> String {
-    let hint = unmet.hint.as_ref();
-    let hint = hint
+    let hint = unmet
+        .hint
+        .as_ref()
         .map(|name| format!("; did you mean {name:?}?"))
         .unwrap_or_default();
     format!("would not start unless there is {}{hint}", unmet.what)
@@ -98,18 +101,25 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
         };
         format!("{not_known}{what}{maker} ({containers})")
     });
-    let not_read = comparison.left_out.not_read.iter();
-    let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));
-    let not_compared = comparison.left_out.not_compared.iter();
-    let not_compared = not_compared.map(|one| one.sentence.clone());
+    let not_read = comparison
+        .left_out
+        .not_read
+        .iter()
+        .map(|(path, reason)| format!("not read: {path}: {reason}"));
+    let not_compared = comparison
+        .left_out
+        .not_compared
+        .iter()
+        .map(|one| one.sentence.clone());
     let services = comparison.services.iter().flat_map(|(namespace, names)| {
-        let all = [
+        [
             ("get", &names.added),
             ("lose", &names.removed),
             ("get other values of", &names.changed),
-        ];
-        let all = all.into_iter().filter(|(_, names)| !names.is_empty());
-        all.map(move |(verb, names)| {
+        ]
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(move |(verb, names)| {
             let names: Vec<_> = names.iter().cloned().collect();
             let variables = count(names.len(), "variable");
             let names = first_names(&names, MAX_NAMED);
@@ -192,8 +202,7 @@ pub(super) fn pods<'d, 'r>(comparison: &'d Comparison<'r>) -> Vec<&'d PodDiff<'r
 }
 
 fn pod_rank(pod: &PodDiff<'_>) -> usize {
-    let containers = pod.containers.iter();
-    containers.map(rank).min().unwrap_or(REMOVED)
+    pod.containers.iter().map(rank).min().unwrap_or(REMOVED)
 }
 
 /// Whether a container of the pod would not start, or only if something is there.
@@ -221,8 +230,8 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
         .enumerate()
         .filter_map(|(place, (_, one, many))| {
             let all = comparison.pods.iter().flat_map(|pod| &pod.containers);
-            let found = all.filter(|container| rank(container) == place);
-            counted(found.count(), one, many)
+            let found = all.filter(|container| rank(container) == place).count();
+            counted(found, one, many)
         });
     let containers: Vec<_> = containers.collect();
     let pods = counted(comparison.pods.len(), "pod differs", "pods differ");

@@ -220,8 +220,11 @@ fn reloaded(to: &RenderedPod<'_>, changed: &ChangedObjects) -> Option<String> {
             let (kind, key) = object;
             let mut excluded = EXCLUDED.iter().filter(|(_, of)| of == kind);
             let is_excluded = excluded.any(|(name, _)| {
-                let names = annotations.get(*name).map_or("", String::as_str);
-                names.split(',').any(|name| name.trim() == key.name)
+                annotations
+                    .get(*name)
+                    .map_or("", String::as_str)
+                    .split(',')
+                    .any(|name| name.trim() == key.name)
             });
             reloader.controller == STAKATER && (is_excluded || mark(object, IGNORE))
         };
@@ -251,11 +254,12 @@ fn reloaded(to: &RenderedPod<'_>, changed: &ChangedObjects) -> Option<String> {
 }
 
 fn is_made_by(pod: &RenderedPod<'_>, (kind, key): &(Kind, ObjectKey), document: &str) -> bool {
-    let made = pod.offline.maker(*kind, key);
-    made.is_some_and(|made| match &made.maker {
-        Maker::Controller(maker) => maker.split(' ').next() == Some(document),
-        Maker::Sops => false,
-    })
+    pod.offline
+        .maker(*kind, key)
+        .is_some_and(|made| match &made.maker {
+            Maker::Controller(maker) => maker.split(' ').next() == Some(document),
+            Maker::Sops => false,
+        })
 }
 
 /// As Go's `strconv.ParseBool` reads it.

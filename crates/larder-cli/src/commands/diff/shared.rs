@@ -130,11 +130,12 @@ impl<'d, 'r> AllShared<'d, 'r> {
         });
         let title = format_args!("shared change {}", number + 1).to_string();
         let seers = count(group.seen_by.len(), "container");
-        let root = Branch::new()
+        Branch::new()
             .bold(title)
-            .plain(format_args!("{seers} see it"));
-        let tree = root.with(changes);
-        tree.with([self.seers(group)]).in_state("shared")
+            .plain(format_args!("{seers} see it"))
+            .with(changes)
+            .with([self.seers(group)])
+            .in_state("shared")
     }
 
     /// The containers that see a group, by pod.

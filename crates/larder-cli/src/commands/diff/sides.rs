@@ -275,19 +275,21 @@ fn in_doubt(
             paths.insert(error.path());
         }
     }
-    let pods = one.documents.iter();
-    let pods = pods.filter(|document| matches!(document.manifest, Manifest::Pod(_)));
-    let pods = pods.filter_map(|document| {
-        let key = document.object.key();
-        let workload = document.workload.as_ref();
-        let kind = workload.map_or("Pod", |workload| &workload.kind);
-        let name = workload.map_or(&*key.name, |workload| &workload.name);
-        let workload = ObjectKey::new(key.namespace.clone(), name);
-        let is_named =
-            names.contains(&format!("Pod {key}")) || names.contains(&format!("{kind} {workload}"));
-        let file = Path::new(&*document.origin.file);
-        let has_path = |path: &&str| has_other_paths || file.starts_with(path);
-        (is_named || paths.iter().any(has_path)).then_some(workload)
-    });
+    let pods = one
+        .documents
+        .iter()
+        .filter(|document| matches!(document.manifest, Manifest::Pod(_)))
+        .filter_map(|document| {
+            let key = document.object.key();
+            let workload = document.workload.as_ref();
+            let kind = workload.map_or("Pod", |workload| &workload.kind);
+            let name = workload.map_or(&*key.name, |workload| &workload.name);
+            let workload = ObjectKey::new(key.namespace.clone(), name);
+            let is_named = names.contains(&format!("Pod {key}"))
+                || names.contains(&format!("{kind} {workload}"));
+            let file = Path::new(&*document.origin.file);
+            let has_path = |path: &&str| has_other_paths || file.starts_with(path);
+            (is_named || paths.iter().any(has_path)).then_some(workload)
+        });
     pods.collect()
 }

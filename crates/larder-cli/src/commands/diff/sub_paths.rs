@@ -25,14 +25,16 @@ impl SubPathDiff {
     pub(super) fn shown<'r>(after: &ContainerContent<'r>) -> BTreeSet<&'r str> {
         let paths = after.paths();
         let is_or_is_below = |path: &str, outer: &str| {
-            let below = path.strip_prefix(outer.trim_end_matches('/'));
-            below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+            path.strip_prefix(outer.trim_end_matches('/'))
+                .is_some_and(|below| below.is_empty() || below.starts_with('/'))
         };
         let mounts = after.mounts.iter().filter(|mount| mount.sub_path.is_some());
         let mut shown: BTreeSet<_> = mounts.map(|mount| &*mount.mount_path).collect();
         shown.retain(|outer| {
-            let near = paths.range::<str, _>((Bound::Included(*outer), Bound::Unbounded));
-            let has_files = near.take(1).any(|path| is_or_is_below(path, outer));
+            let has_files = paths
+                .range::<str, _>((Bound::Included(*outer), Bound::Unbounded))
+                .take(1)
+                .any(|path| is_or_is_below(path, outer));
             let mut all = after.mounts.iter();
             has_files && !all.any(|mount| is_below(&mount.mount_path, outer))
         });
@@ -88,6 +90,6 @@ impl SubPathDiff {
 }
 
 fn is_below(path: &str, outer: &str) -> bool {
-    let below = path.strip_prefix(outer.trim_end_matches('/'));
-    below.is_some_and(|below| below.trim_end_matches('/').starts_with('/'))
+    path.strip_prefix(outer.trim_end_matches('/'))
+        .is_some_and(|below| below.trim_end_matches('/').starts_with('/'))
 }

@@ -127,14 +127,18 @@ fn tree_of(pod: &PodDiff<'_>, shared: &AllShared<'_, '_>, show_secrets: bool) ->
         Edit::Removed(_) => root.red("removed"),
         Edit::Changed(..) => root,
     };
-    let containers = report::containers(pod).into_iter();
-    let containers = containers.map(|one| container(one, sides, shared, show_secrets));
+    let containers = report::containers(pod)
+        .into_iter()
+        .map(|one| container(one, sides, shared, show_secrets));
     let hooks = pod.hooks.iter().map(|hook| {
-        let line = Branch::new().yellow(format_args!("hook {} runs", hook.name));
-        line.plain(&hook.action).dim(&hook.reason)
+        Branch::new()
+            .yellow(format_args!("hook {} runs", hook.name))
+            .plain(&hook.action)
+            .dim(&hook.reason)
     });
-    let tree = root.dim(source).with(containers.chain(hooks));
-    tree.in_state(report::state(pod))
+    root.dim(source)
+        .with(containers.chain(hooks))
+        .in_state(report::state(pod))
 }
 
 fn container(

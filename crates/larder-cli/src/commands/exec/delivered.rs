@@ -99,9 +99,12 @@ fn delivered(
     for volume in volumes(pod, container_called(pod, container)) {
         let name = &volume.name;
         if VolumeKind::of(volume).is_some() {
-            let status = status.volumes.iter().find(|volume| volume.name == *name);
             let what = || format!("volume {name} has not been processed yet");
-            let status = status.with_context(what)?;
+            let status = status
+                .volumes
+                .iter()
+                .find(|volume| volume.name == *name)
+                .with_context(what)?;
             let directory = agent.path(&status.path)?;
             if status.delivery.phase != Phase::Delivered {
                 // A volume that was delivered once keeps its content: a container can start with it.
@@ -120,8 +123,9 @@ fn delivered(
         }
     }
     let mut environments = status.containers.iter();
-    let environment = environments.find(|status| status.name == container);
-    let environment = environment.context("its environment has not been processed yet")?;
+    let environment = environments
+        .find(|status| status.name == container)
+        .context("its environment has not been processed yet")?;
     if environment.delivery.phase == Phase::Stale {
         let why = because(&environment.delivery.reason);
         output::note(format_args!("its environment may be out of date{why}"));

@@ -45,8 +45,7 @@ pub(super) fn target(
         (None, []) => return Err(anyhow!("no pod in the manifests").into()),
         (None, [_]) => 0,
         (None, pods) => {
-            let pods = pods.iter().map(|pod| &pod.pod.metadata);
-            let names = pods.filter_map(|pod| {
+            let names = pods.iter().map(|pod| &pod.pod.metadata).filter_map(|pod| {
                 let (namespace, name) = (pod.namespace.as_deref()?, pod.name.as_deref()?);
                 Some(format!("{namespace}/{name}"))
             });
@@ -90,10 +89,9 @@ pub fn exec_starts(
         Ok(())
     };
     let pod = offline.pods.first();
-    let found = pod.into_iter().flat_map(|pod| {
-        let views = containers(&pod.pod);
-        views.map(|view| (view.name.to_owned(), starts(pod, view)))
-    });
+    let found = pod
+        .into_iter()
+        .flat_map(|pod| containers(&pod.pod).map(|view| (view.name.to_owned(), starts(pod, view))));
     found.collect()
 }
 
@@ -103,7 +101,8 @@ pub(super) fn container_name(pod: &Pod, wanted: Option<&str>) -> anyhow::Result<
         return Ok(find_container(pod, wanted)?.name.to_owned());
     }
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let first = containers(pod).find(|container| container.kind == ContainerKind::Regular);
-    let first = first.with_context(|| format!("pod {name} has no container"))?;
+    let first = containers(pod)
+        .find(|container| container.kind == ContainerKind::Regular)
+        .with_context(|| format!("pod {name} has no container"))?;
     Ok(first.name.to_owned())
 }

@@ -49,11 +49,15 @@ impl Origin {
                 let why = "cannot follow standard input: name files with -f";
                 return Err(Failure::unreadable(why));
             }
-            let files = args.filenames.iter().filter(|path| *path != Path::new("-"));
-            let paths = files.map(|path| {
-                std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
-            });
-            let paths = paths.collect::<Result<_, _>>()?;
+            let paths = args
+                .filenames
+                .iter()
+                .filter(|path| *path != Path::new("-"))
+                .map(|path| {
+                    std::path::absolute(path)
+                        .with_context(|| format!("cannot find {}", path.display()))
+                })
+                .collect::<Result<_, _>>()?;
             PodSource::Manifests { paths, stdin }
         };
         let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());

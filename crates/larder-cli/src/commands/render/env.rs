@@ -63,8 +63,10 @@ impl<'r> EnvFile<'r> {
             Ok(found) => found,
             Err(error) => (Environment::default(), vec![error]),
         };
-        let errors = errors.into_iter().map(StartError::Environment);
-        let errors = errors.map(|error| pod.start_error(&error));
+        let errors = errors
+            .into_iter()
+            .map(StartError::Environment)
+            .map(|error| pod.start_error(&error));
         Self {
             errors: errors.collect(),
             environment,

@@ -87,8 +87,7 @@ fn enter(parent: BorrowedFd<'_>, name: &str, mode: u32, path: &Path) -> anyhow::
         }
         opened => opened.with_context(|| format!("cannot open {}", path.display()))?,
     };
-    let found = sys::stat(&opened);
-    let found = found.with_context(|| format!("cannot examine {}", path.display()))?;
+    let found = sys::stat(&opened).with_context(|| format!("cannot examine {}", path.display()))?;
     if !Ownership::from(&found).is_own() {
         let (path, owner, user) = (path.display(), found.st_uid, ownership::user());
         bail!("cannot write to {path}: it belongs to user {owner}, expected user {user}");

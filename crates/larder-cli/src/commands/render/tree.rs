@@ -121,8 +121,10 @@ fn tree_of(judged: &JudgedPod<'_, '_>, shown: Shown) -> Branch {
     }
     root.push_group(unmounted(pod, shown));
     root.extend(hooks(pod));
-    let warnings = judged.warnings.iter();
-    let warnings = warnings.map(|(place, text)| Branch::new().plain(place).yellow(text));
+    let warnings = judged
+        .warnings
+        .iter()
+        .map(|(place, text)| Branch::new().plain(place).yellow(text));
     root.extend(Branch::list("what deserves a look", warnings));
     root
 }
@@ -180,10 +182,11 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
         } else {
             Paint::Yellow
         };
-        let line = Branch::new().plain(name);
-        let line = line.cell(paint, variable_value(variable, is_hidden));
         let fallback = variable.fallback.as_deref();
-        let line = line.dim(sources(pod, &variable.origin, fallback, name));
+        let line = Branch::new()
+            .plain(name)
+            .cell(paint, variable_value(variable, is_hidden))
+            .dim(sources(pod, &variable.origin, fallback, name));
         branch.push(if is_cut(&variable.value) {
             shown.with_content(line, &variable.value, variable.secret)
         } else {
@@ -204,8 +207,9 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
 
 /// Optional objects and keys that are missing.
 fn missing(pod: &RenderedPod<'_>, all: &[Absent<'_>]) -> impl Iterator<Item = Branch> {
-    let lines = pod.absent(all).into_iter();
-    lines.map(|(line, hint)| Branch::new().yellow(with_hint(line, &hint)))
+    pod.absent(all)
+        .into_iter()
+        .map(|(line, hint)| Branch::new().yellow(with_hint(line, &hint)))
 }
 
 /// One mount, with the files that the container finds there.
@@ -240,8 +244,9 @@ fn content(
         }
     };
     let mount = mount.filter(|mount| mount.unknown_sub_path.is_none());
-    let sub_path = mount.and_then(|mount| mount.sub_path.as_deref());
-    let sub_path = sub_path.unwrap_or_default();
+    let sub_path = mount
+        .and_then(|mount| mount.sub_path.as_deref())
+        .unwrap_or_default();
     let in_volume = path_in_volume(sub_path);
     let shown_path = mount.and_then(Mount::shown_sub_path).unwrap_or_default();
     let wanted = shown_path.trim_end_matches('/');
@@ -267,8 +272,9 @@ fn content(
                 Some(layer) => (Some(&layer.origin), source),
                 None => (source, None),
             };
-            let from = own.filter(|_| !hides_path);
-            let from = from.map(|own| sources(pod, own, fallback, path.as_str()));
+            let from = own
+                .filter(|_| !hides_path)
+                .map(|own| sources(pod, own, fallback, path.as_str()));
             let branch = branch.dim(from.unwrap_or_default());
             if !view.layers.is_empty() {
                 return branch;
@@ -306,12 +312,14 @@ fn content(
 
 /// Volumes that are filled from objects and that no container mounts.
 fn unmounted(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
-    let volumes = pod.volumes.values();
-    let volumes = volumes.filter(|(volume, _)| !pod.is_used(volume));
-    let branches = volumes.map(|(volume, projection)| {
-        let text = format!("volume {}: {}", volume.name, volume_type(volume));
-        let files = content(pod, projection, None, shown);
-        Branch::new().plain(text).with(files)
-    });
+    let branches = pod
+        .volumes
+        .values()
+        .filter(|(volume, _)| !pod.is_used(volume))
+        .map(|(volume, projection)| {
+            let text = format!("volume {}: {}", volume.name, volume_type(volume));
+            let files = content(pod, projection, None, shown);
+            Branch::new().plain(text).with(files)
+        });
     Branch::new().dim("mounted by no container").with(branches)
 }

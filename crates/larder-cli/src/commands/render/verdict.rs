@@ -88,9 +88,9 @@ impl JudgedPod<'_, '_> {
     pub(super) fn headline(&self) -> Branch {
         match &self.start {
             PodStart::Fails(reasons) => {
-                let reasons = reasons.iter();
-                let reasons =
-                    reasons.map(|[part, why, hint]| Branch::new().red(part).plain(why).dim(hint));
+                let reasons = reasons
+                    .iter()
+                    .map(|[part, why, hint]| Branch::new().red(part).plain(why).dim(hint));
                 Branch::new().red("does not start").with(reasons)
             }
             PodStart::Depends(objects) => {
@@ -121,7 +121,7 @@ pub(super) fn sum(pods: &[JudgedPod<'_, '_>], warnings: usize, not_read: usize) 
     let depends = number(|start| matches!(start, PodStart::Depends(_)));
     let unmet = number(|start| matches!(start, PodStart::Unmet));
     let has_absent = number(|start| matches!(start, PodStart::Ready { has_absent: true })) > 0;
-    let states = [
+    let states: Vec<_> = [
         (fails, "does not start", "do not start"),
         (
             depends,
@@ -133,13 +133,14 @@ pub(super) fn sum(pods: &[JudgedPod<'_, '_>], warnings: usize, not_read: usize) 
             "has a reference that is not met",
             "have a reference that is not met",
         ),
-    ];
-    let states = states.into_iter().filter(|(number, ..)| *number > 0);
-    let states = states.map(|(number, one, many)| match number {
+    ]
+    .into_iter()
+    .filter(|(number, ..)| *number > 0)
+    .map(|(number, one, many)| match number {
         1 => format!("1 {one}"),
         number => format!("{number} {many}"),
-    });
-    let states: Vec<_> = states.collect();
+    })
+    .collect();
     let state = match &*states {
         [] => everything(has_absent),
         states => states.join(", "),
@@ -181,12 +182,14 @@ fn reasons(pod: &RenderedPod<'_>) -> Vec<[String; 3]> {
         Some([heading(container), chain(error), pod.start_hint(error)])
     });
     // A volume that no container mounts is never set up, so its error is harmless.
-    let used = pod.volumes.values();
-    let used = used.filter(|(volume, _)| pod.is_used(volume));
-    let volumes = used.filter_map(|(volume, projection)| {
-        let error = projection.as_ref().err()?;
-        let part = format!("volume {}", volume.name);
-        Some([part, error.to_string(), pod.volume_hint(error)])
-    });
+    let volumes = pod
+        .volumes
+        .values()
+        .filter(|(volume, _)| pod.is_used(volume))
+        .filter_map(|(volume, projection)| {
+            let error = projection.as_ref().err()?;
+            let part = format!("volume {}", volume.name);
+            Some([part, error.to_string(), pod.volume_hint(error)])
+        });
     containers.chain(volumes).collect()
 }

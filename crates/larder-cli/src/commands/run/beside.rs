@@ -51,14 +51,16 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
     let Some(beside) = &config.beside else {
         return Ok(());
     };
-    let checked = beside.check_directories(&config.root_dir);
-    checked.map_err(|error| Failure::unreadable(error.to_string()))?;
+    beside
+        .check_directories(&config.root_dir)
+        .map_err(|error| Failure::unreadable(error.to_string()))?;
     let own: [&Path; 2] = [&config.root_dir, &beside.lock_dir];
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o750);
     for directory in own {
-        let created = builder.create(directory);
-        created.with_context(|| format!("cannot create {}", directory.display()))?;
+        builder
+            .create(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     // Mounting counts as a write, so the thread that mounts starts first.
     let mounts = config.sub_path_updates != SubPathUpdates::Never;

@@ -79,8 +79,11 @@ fn of_manifests(path: &Path, allowed: AllowedActions) -> Vec<String> {
     let warnings = manifests.warnings.iter().map(ToString::to_string);
     let errors = manifests.errors.iter().map(|error| chain(error));
     // Ciphertext is not delivered.
-    let encrypted = manifests.made.iter().filter_map(MadeObject::encrypted);
-    let encrypted = encrypted.map(|error| chain(&error));
+    let encrypted = manifests
+        .made
+        .iter()
+        .filter_map(MadeObject::encrypted)
+        .map(|error| chain(&error));
     let annotations = of_annotations(&manifests, allowed);
     let all = warnings.chain(errors).chain(encrypted);
     all.chain(annotations).collect()
@@ -103,6 +106,7 @@ fn of_annotations(manifests: &Manifests, allowed: AllowedActions) -> Vec<String>
 }
 
 fn of_object(object: &impl Object) -> Vec<AnnotationProblem> {
-    let problem = annotations::problem_of_object(object.metadata());
-    problem.into_iter().collect()
+    annotations::problem_of_object(object.metadata())
+        .into_iter()
+        .collect()
 }

@@ -64,8 +64,8 @@ pub(super) async fn start(
     use crate::{kubeconfig_file::KubeconfigFile, runtime::listen};
 
     // Pods may mount what the controllers of a cluster put into each namespace.
-    let server = ApiServer::try_new(Options::default().fill_namespaces(true));
-    let server = server.context("cannot create the certificates")?;
+    let server = ApiServer::try_new(Options::default().fill_namespaces(true))
+        .context("cannot create the certificates")?;
     server
         .apply(&larder_agent::node::of_this_host(&config.node_name))
         .context("cannot create the Node")?;
@@ -73,8 +73,9 @@ pub(super) async fn start(
         node_name: config.node_name.clone(),
         pod_address: args.pod_address.or(config.pod_address),
     };
-    let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(placement));
-    let feed = feed.await.map_err(Failure::of_input)?;
+    let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(placement))
+        .await
+        .map_err(Failure::of_input)?;
     let serving = if let Some(path) = &args.kubeconfig_out {
         let (listener, address) = listen((Ipv4Addr::LOCALHOST, 0).into()).await?;
         // The listener accepts connections already.
@@ -92,8 +93,10 @@ pub(super) async fn start(
     };
     let (hidden, problems, waits) = (feed.hidden_objects(), feed.problems(), feed.waits());
     let (kept, notes) = (feed.kept_objects(), feed.notes());
-    let following = shutdown.clone().run_until_cancelled_owned(feed.run());
-    let following = following.map(|_| Ok(()));
+    let following = shutdown
+        .clone()
+        .run_until_cancelled_owned(feed.run())
+        .map(|_| Ok(()));
     Ok(Embedded {
         client: Client::new(server.service(), "default"),
         hidden,

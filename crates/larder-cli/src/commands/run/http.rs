@@ -56,8 +56,9 @@ pub(super) async fn serve(
                     router = router.layer(middleware::from_fn(only_local_names));
                 }
             }
-            let acceptor = Acceptor::new(listener, limits);
-            acceptor.serve(router, stop.clone()).await;
+            Acceptor::new(listener, limits)
+                .serve(router, stop.clone())
+                .await;
         });
         // Both arms are cancel-safe: the first is awaited again.
         let next = tokio::select! {

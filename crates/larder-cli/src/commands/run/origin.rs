@@ -35,8 +35,9 @@ pub(super) struct AgentOrigin {
 /// The directory of manifests, unless the pods come from an API server. A flag overrides the file.
 pub(super) fn manifests_of<'a>(args: &'a RunArgs, config: &'a Config) -> Option<&'a PathBuf> {
     let of_file = config.manifests.as_ref();
-    let flag = args.manifests.as_ref();
-    flag.or(of_file.filter(|_| args.kubeconfig.is_none()))
+    args.manifests
+        .as_ref()
+        .or(of_file.filter(|_| args.kubeconfig.is_none()))
 }
 
 /// Connects to the API server of a kubeconfig, of the pod that this runs in, or starts one for manifests.

@@ -51,9 +51,9 @@ pub(super) async fn reload(run: &Run<'_>) {
             }
         }
     }
-    let different = different.into_iter();
-    let (reloaded, restart): (Vec<_>, Vec<_>) =
-        different.partition(|field| RELOADED_FIELDS.contains(&field.as_str()));
+    let (reloaded, restart): (Vec<_>, Vec<_>) = different
+        .into_iter()
+        .partition(|field| RELOADED_FIELDS.contains(&field.as_str()));
     used.sync_frequency = new.sync_frequency;
     used.on_change = new.on_change;
     run.handle.reload(&used);

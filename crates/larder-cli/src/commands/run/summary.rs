@@ -159,8 +159,12 @@ fn write_pod(text: &mut String, pod: &PodStatus, root_dir: &str, style: Style) {
     let path = format!("{}/by-name/{}/{}", root_dir, pod.namespace, pod.name);
     let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
     let _ = writeln!(text, "\n{name}  {}", style.paint(Paint::Dim, path));
-    let widths = pod.volumes.iter().map(|volume| volume.name.len());
-    let width = widths.max().unwrap_or(0);
+    let width = pod
+        .volumes
+        .iter()
+        .map(|volume| volume.name.len())
+        .max()
+        .unwrap_or(0);
     for volume in &pod.volumes {
         let state = match volume.delivery.phase {
             Phase::Delivered => style.paint(Paint::Green, count(volume.files, "file")),

@@ -65,26 +65,30 @@ pub(super) fn outdated(pod: &PodStatus, now: Timestamp) -> impl Iterator<Item = 
 
 /// Rows of what the containers of `pod` see through mounts with `subPath`.
 pub(super) fn sub_paths(pod: &PodStatus, now: Timestamp) -> impl Iterator<Item = Row<5>> {
-    let mounts = pod.volumes.iter().flat_map(|volume| &volume.sub_paths);
-    mounts.map(move |mount| {
-        let state = match mount.state {
-            SubPathState::Unknown => "unknown",
-            SubPathState::Live => "live",
-            SubPathState::Waiting => "waiting",
-            SubPathState::Pinned => "pinned",
-        };
-        let replaced = mount.replaced_at.map(|at| format!("{} ago", age(at, now)));
-        let took = mount.took_ms;
-        let took = took.map(|took| format!("{took} ms after the change"));
-        let (when, how) = (replaced.into_iter(), took.into_iter());
-        let waits = mount.waiting_since;
-        let waits = waits.map(|since| format!("to be looked at, since {}", age(since, now)));
-        [
-            ("SUBPATH IN", mount.container.clone()),
-            ("PATH", mount.mount_path.clone()),
-            ("SEES", state.to_owned()),
-            ("REPLACED", when.chain(how).collect::<Vec<_>>().join(", ")),
-            ("REASON", waits.unwrap_or_else(|| mount.reason.clone())),
-        ]
-    })
+    pod.volumes
+        .iter()
+        .flat_map(|volume| &volume.sub_paths)
+        .map(move |mount| {
+            let state = match mount.state {
+                SubPathState::Unknown => "unknown",
+                SubPathState::Live => "live",
+                SubPathState::Waiting => "waiting",
+                SubPathState::Pinned => "pinned",
+            };
+            let replaced = mount.replaced_at.map(|at| format!("{} ago", age(at, now)));
+            let took = mount
+                .took_ms
+                .map(|took| format!("{took} ms after the change"));
+            let (when, how) = (replaced.into_iter(), took.into_iter());
+            let waits = mount
+                .waiting_since
+                .map(|since| format!("to be looked at, since {}", age(since, now)));
+            [
+                ("SUBPATH IN", mount.container.clone()),
+                ("PATH", mount.mount_path.clone()),
+                ("SEES", state.to_owned()),
+                ("REPLACED", when.chain(how).collect::<Vec<_>>().join(", ")),
+                ("REASON", waits.unwrap_or_else(|| mount.reason.clone())),
+            ]
+        })
 }

@@ -32,18 +32,24 @@ impl WaitsFor {
             ProblemKind::Stale => self == Self::Delivered,
             ProblemKind::MirrorPod => false,
         };
-        let problems = status.problems_by_kind();
-        problems.filter_map(move |(kind, problem)| counts(kind).then_some(problem))
+        status
+            .problems_by_kind()
+            .filter_map(move |(kind, problem)| counts(kind).then_some(problem))
     }
 
     /// The sources without a report whose pods a wait for all pods needs. Where content that is in place is enough, copies
     /// of the checkpoint stand for the pods of the API server.
     pub(super) fn silent_sources(self, status: &AgentStatus) -> impl Iterator<Item = &str> {
-        let checkpoint = status.checkpoint.as_ref();
-        let has_copies = checkpoint.is_some_and(|checkpoint| checkpoint.serving.is_some());
+        let has_copies = status
+            .checkpoint
+            .as_ref()
+            .is_some_and(|checkpoint| checkpoint.serving.is_some());
         let takes_copies = self == Self::InPlace && has_copies;
-        let sources = status.silent_sources.iter().map(String::as_str);
-        sources.filter(move |source| !(takes_copies && *source == PodSource::Api.as_str()))
+        status
+            .silent_sources
+            .iter()
+            .map(String::as_str)
+            .filter(move |source| !(takes_copies && *source == PodSource::Api.as_str()))
     }
 }
 
@@ -58,28 +64,36 @@ pub(super) fn pending(
     let silent: Vec<_> = waits_for.silent_sources(status).collect();
     if all && !silent.is_empty() {
         let sources = silent.join(", ");
-        let problem = status.problems.first();
-        let problem = problem.map(|problem| format!(" ({problem})"));
-        let problem = problem.unwrap_or_default();
+        let problem = status
+            .problems
+            .first()
+            .map(|problem| format!(" ({problem})"))
+            .unwrap_or_default();
         return format!("the pods of: {sources}{problem}");
     }
-    let pods = status.pods.iter().filter(|pod| !waits_for.is_over(pod));
-    let pods = pods.map(|pod| {
-        let mut hooks = pod.on_change.iter().filter(|hook| hook.state != "Idle");
-        let why = match (hooks.next(), pod.delivery.reason.as_str()) {
-            (Some(hook), _) if is_done(&pod.delivery) => {
-                let reason = because(&hook.reason);
-                format!("hook {} is {}{reason}", hook.name, hook.state)
-            }
-            (_, "") => pod.delivery.phase.as_str().to_owned(),
-            (_, reason) => reason.to_owned(),
-        };
-        format!("{}/{} ({why})", pod.namespace, pod.name)
-    });
-    let missing = missing.iter();
-    let missing = missing.map(|name| format!("{name} (not served by the agent)"));
-    let problems = waits_for.problems(status).filter(|_| all);
-    let problems = problems.map(str::to_owned);
+    let pods = status
+        .pods
+        .iter()
+        .filter(|pod| !waits_for.is_over(pod))
+        .map(|pod| {
+            let mut hooks = pod.on_change.iter().filter(|hook| hook.state != "Idle");
+            let why = match (hooks.next(), pod.delivery.reason.as_str()) {
+                (Some(hook), _) if is_done(&pod.delivery) => {
+                    let reason = because(&hook.reason);
+                    format!("hook {} is {}{reason}", hook.name, hook.state)
+                }
+                (_, "") => pod.delivery.phase.as_str().to_owned(),
+                (_, reason) => reason.to_owned(),
+            };
+            format!("{}/{} ({why})", pod.namespace, pod.name)
+        });
+    let missing = missing
+        .iter()
+        .map(|name| format!("{name} (not served by the agent)"));
+    let problems = waits_for
+        .problems(status)
+        .filter(|_| all)
+        .map(str::to_owned);
     let waiting: Vec<_> = pods.chain(missing).chain(problems).collect();
     first_names(&waiting, NAMED_PODS)
 }

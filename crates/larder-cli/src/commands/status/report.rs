@@ -54,12 +54,13 @@ pub(super) fn overview(status: &AgentStatus, is_wide: bool, now: Timestamp) -> S
     text += &section(all.clone().flat_map(|pod| beside::outdated(pod, now)));
     let hooks = all.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
     // An idle hook gets no line.
-    let hooks = hooks.filter(|(_, hook)| is_wide || hook.state != "Idle");
-    let hooks = hooks.map(|(pod, hook)| {
-        let mut row = hook_row(hook, now);
-        row[0].1 = format!("{}/{}/{}", pod.namespace, pod.name, hook.name);
-        row
-    });
+    let hooks = hooks
+        .filter(|(_, hook)| is_wide || hook.state != "Idle")
+        .map(|(pod, hook)| {
+            let mut row = hook_row(hook, now);
+            row[0].1 = format!("{}/{}/{}", pod.namespace, pod.name, hook.name);
+            row
+        });
     text += &section(hooks);
     if is_wide {
         text += &section(status.watch_scopes.iter().map(|choice| {
@@ -225,19 +226,26 @@ fn notes(status: &AgentStatus) -> String {
     let sources = status.silent_sources.iter().map(|source| {
         format!("source {source} has not reported yet; nothing is removed until it does")
     });
-    let problems = status.problems.iter();
-    let problems = problems.map(|problem| format!("problem: {problem}"));
+    let problems = status
+        .problems
+        .iter()
+        .map(|problem| format!("problem: {problem}"));
     let notes = status.notes.iter().map(|note| format!("note: {note}"));
-    let lines = sources.chain(problems).chain(notes);
-    let lines = lines.chain(checkpoint_notes(status));
+    let lines = sources
+        .chain(problems)
+        .chain(notes)
+        .chain(checkpoint_notes(status));
     let lines = beside::notes(status).into_iter().chain(lines);
     lines.map(|line| escaped_line(&line)).collect()
 }
 
 fn pod_section(pods: &[&PodStatus], is_wide: bool, now: Timestamp) -> String {
     let rows = pods.iter().map(|pod| {
-        let done = pod.volumes.iter();
-        let done = done.filter(|volume| is_done(&volume.delivery)).count();
+        let done = pod
+            .volumes
+            .iter()
+            .filter(|volume| is_done(&volume.delivery))
+            .count();
         let deleted = pod.deletion_timestamp.map(|_| "Terminating");
         let reasons = deleted.into_iter().chain([pod.delivery.reason.as_str()]);
         let reasons: Vec<_> = reasons.filter(|reason| !reason.is_empty()).collect();
@@ -317,9 +325,10 @@ fn short_path(status: &AgentStatus, pod: &PodStatus) -> String {
 
 /// A path in the directory of a pod, relative to it.
 fn below(pod: &PodStatus, path: &str) -> String {
-    let below = path.strip_prefix(&*pod.path);
-    let below = below.and_then(|path| path.strip_prefix('/'));
-    below.unwrap_or(path).to_owned()
+    path.strip_prefix(&*pod.path)
+        .and_then(|path| path.strip_prefix('/'))
+        .unwrap_or(path)
+        .to_owned()
 }
 
 /// UID of the mirror pod, or whether it is missing.

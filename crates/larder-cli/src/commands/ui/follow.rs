@@ -8,7 +8,6 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use larder_agent::status::AgentStatus;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     net::UnixStream,
@@ -60,8 +59,7 @@ async fn follow_once(
     loop {
         let root_dir = root_dir.to_owned();
         let asked = spawn_blocking(move || AgentClient::new(&root_dir)?.ask("/status")).await?;
-        let status: Option<AgentStatus> = asked?;
-        let status = status.context("the agent has no status")?;
+        let status = asked?.context("the agent has no status")?;
         let now = output::now();
         feed.note(&status, now);
         views.send_replace(Arc::new(View::new(&status, feed, now)));

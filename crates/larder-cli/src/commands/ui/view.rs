@@ -158,8 +158,10 @@ fn objects(status: &AgentStatus) -> Branch {
             0 => "synced now".to_owned(),
             secs => format!("synced {secs} s ago"),
         };
-        let line = Branch::new().plain(name).plain(&object.state);
-        line.dim(freshness)
+        Branch::new()
+            .plain(name)
+            .plain(&object.state)
+            .dim(freshness)
             .dim(format!("for {}", object.pods.join(", ")))
             .red(&object.error)
     });
@@ -228,8 +230,11 @@ impl ChangeFeed {
 
     fn tree(&self) -> Branch {
         let changes = self.changes.iter().map(|change| {
-            let line = Branch::new().age("", change.time).plain(&change.pod);
-            line.plain(&change.part).dim(&change.latency)
+            Branch::new()
+                .age("", change.time)
+                .plain(&change.pod)
+                .plain(&change.part)
+                .dim(&change.latency)
         });
         let mut tree = Branch::new().bold("Changes").with(changes);
         if self.changes.is_empty() {

@@ -27,8 +27,7 @@ impl Environment<'_> {
 
     /// The value without blanks around it; an empty one counts as none.
     pub(super) fn text(&self, name: &str) -> Option<String> {
-        let value = self.raw(name)?;
-        Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+        Some(self.raw(name)?.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
     /// What `parse` makes of the value; `None` if there is none, or it is a mistake.
@@ -49,8 +48,9 @@ impl Environment<'_> {
     pub(super) fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> T {
         let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         let found = self.parsed(name, &known.join(" or "), |text| {
-            let mut words = words.iter();
-            words.find(|(word, _)| word.eq_ignore_ascii_case(text))
+            words
+                .iter()
+                .find(|(word, _)| word.eq_ignore_ascii_case(text))
         });
         found.unwrap_or(&words[0]).1
     }
@@ -61,8 +61,8 @@ impl Environment<'_> {
     }
 
     pub(super) fn number<T: FromStr>(&mut self, name: &str, default: T) -> T {
-        let number = self.parsed(name, "a number", |text| text.parse().ok());
-        number.unwrap_or(default)
+        self.parsed(name, "a number", |text| text.parse().ok())
+            .unwrap_or(default)
     }
 
     /// A path.

@@ -85,9 +85,9 @@ impl Revision {
             }
         }
         let root = |path: &Path| {
-            let mut above = path.ancestors();
-            let root = above.find(|directory| is_repository(&directory.join(".git")));
-            root.map(Path::to_owned)
+            path.ancestors()
+                .find(|directory| is_repository(&directory.join(".git")))
+                .map(Path::to_owned)
         };
         let (root, path) = if let Some(root) = root(&clean) {
             (root, clean)
@@ -161,8 +161,12 @@ impl Revision {
     fn output(&self, args: &[&str], most: u64) -> anyhow::Result<(Vec<u8>, bool)> {
         let mut child = self.git().args(args).spawn().context("cannot run git")?;
         let mut output = Vec::new();
-        let stdout = child.stdout.take().context("no output of git")?;
-        stdout.take(most).read_to_end(&mut output)?;
+        child
+            .stdout
+            .take()
+            .context("no output of git")?
+            .take(most)
+            .read_to_end(&mut output)?;
         if output.len() as u64 == most {
             let _ = child.kill();
         }

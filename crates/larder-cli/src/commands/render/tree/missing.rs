@@ -15,20 +15,26 @@ pub(super) fn missing_references(
     container: &ContainerView<'_>,
 ) -> Vec<Branch> {
     let sources = container.env_from.iter().flat_map(|source| {
-        let map = source.config_map_ref.iter();
-        let map = map.map(|map| (Kind::ConfigMap, &map.name, map.optional));
-        let secret = source.secret_ref.iter();
-        let secret = secret.map(|secret| (Kind::Secret, &secret.name, secret.optional));
+        let map = source
+            .config_map_ref
+            .iter()
+            .map(|map| (Kind::ConfigMap, &map.name, map.optional));
+        let secret = source
+            .secret_ref
+            .iter()
+            .map(|secret| (Kind::Secret, &secret.name, secret.optional));
         let both = map.chain(secret);
         both.map(|(kind, name, optional)| ("envFrom", kind, name, None, optional))
     });
     let variables = container.env.iter().flat_map(|variable| {
         let user = variable.name.as_str();
         let source = variable.value_from.as_ref();
-        let map = source.and_then(|source| source.config_map_key_ref.as_ref());
-        let map = map.map(|key| (Kind::ConfigMap, &key.name, &key.key, key.optional));
-        let secret = source.and_then(|source| source.secret_key_ref.as_ref());
-        let secret = secret.map(|key| (Kind::Secret, &key.name, &key.key, key.optional));
+        let map = source
+            .and_then(|source| source.config_map_key_ref.as_ref())
+            .map(|key| (Kind::ConfigMap, &key.name, &key.key, key.optional));
+        let secret = source
+            .and_then(|source| source.secret_key_ref.as_ref())
+            .map(|key| (Kind::Secret, &key.name, &key.key, key.optional));
         let references = map.into_iter().chain(secret);
         references.map(move |(kind, name, key, optional)| (user, kind, name, Some(key), optional))
     });
