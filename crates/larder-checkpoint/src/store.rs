@@ -294,7 +294,7 @@ impl Store {
     /// Number of copies.
     #[expect(
         clippy::len_without_is_empty,
-        reason = "nobody asks whether a checkpoint is empty"
+        reason = "no caller needs to know whether a checkpoint is empty"
     )]
     pub fn len(&self) -> usize {
         self.index.entries.len()
@@ -317,8 +317,11 @@ impl Store {
 
     /// Time of the oldest freshness check among all copies.
     pub fn oldest_verification(&self) -> Option<Timestamp> {
-        let entries = self.index.entries.values();
-        entries.map(|entry| self.verified_at(entry)).min()
+        self.index
+            .entries
+            .values()
+            .map(|entry| self.verified_at(entry))
+            .min()
     }
 
     fn verified_at(&self, entry: &IndexEntry) -> Timestamp {

@@ -123,7 +123,7 @@ impl Writer {
 /// Writes a text as a whole. What cannot be written, because the stream is closed, is lost.
 pub(crate) fn write(stream: Stream, mut text: &[u8]) {
     while !text.is_empty() {
-        // Not through the standard library: whoever holds its lock while it blocks would stop all others.
+        // Not through the standard library: a thread that blocks while it holds its lock would stop all others.
         let written = match stream {
             Stream::Out => rustix::io::write(rustix::stdio::stdout(), text),
             Stream::Err => rustix::io::write(rustix::stdio::stderr(), text),

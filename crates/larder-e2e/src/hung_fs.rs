@@ -12,7 +12,7 @@ use rustix::{
     process::geteuid,
 };
 
-/// A mounted file system of which nobody reads the requests: whoever opens, lists or examines something in it waits. A
+/// A mounted file system whose requests are not read: a call that opens, lists or examines something in it waits. A
 /// signal that ends the process ends the wait, and so does [`Self::abort`].
 #[derive(Debug)]
 #[must_use = "dropping it unmounts it"]

@@ -81,7 +81,7 @@ impl Ownership {
 pub enum Changers {
     /// Root alone.
     Root,
-    /// Root and the user of this process. A sticky directory of theirs is accepted: nobody else can replace what they
+    /// Root and the user of this process. A sticky directory of theirs is accepted: no one else can replace what they
     /// have in it.
     RootAndUser,
 }
@@ -110,7 +110,7 @@ pub enum OwnershipError {
     },
 }
 
-/// Follows `path` from `/` on, one component and one link at a time. If every component passes, nobody but `changers`
+/// Follows `path` from `/` on, one component and one link at a time. If every component passes, only `changers`
 /// can change what the path leads to. Returns the path without links.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 //! 1. Only the API server's identity is served: a certificate of the given authority with the given common name.
 //!    Every node and user has a certificate of the same authority in many clusters.
 //! 2. At most [`MAX_HANDSHAKES`] connections have an unfinished handshake. A new one replaces the oldest, so clients that
-//!    send nothing keep nobody out.
+//!    send nothing keep no others out.
 
 use std::{collections::VecDeque, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 

@@ -38,7 +38,7 @@ pub struct CheckpointDir {
 /// How the parent of the directory is reached.
 #[derive(Clone, Debug)]
 enum Parent {
-    /// By its path. Nobody but root and this user may be able to change what it leads to.
+    /// By its path. Only root and this user may be able to change what it leads to.
     Resolved,
     /// By its path, which is the caller's. Only the parent itself is checked.
     Named,
@@ -272,8 +272,9 @@ pub(super) fn expect_checkpoint(directory: &OwnedFd, path: &Path) -> Result<(), 
 
 /// The last component of `path`.
 fn name(path: &Path) -> Result<&OsStr, StoreError> {
-    let name = path.file_name();
-    Ok(name.ok_or_else(|| failed("open", path)(Errno::INVAL))?)
+    Ok(path
+        .file_name()
+        .ok_or_else(|| failed("open", path)(Errno::INVAL))?)
 }
 
 /// The permissions of the directory.

@@ -153,7 +153,7 @@ pub(super) const FIELDS: &[Field] = &[
         name: "onChangeAllowedNetworks",
         form: "list of networks",
         default: "`[]`",
-        about: "Networks in which a hook may call the addresses that the manifest of a pod states, in a file of `manifests` or of a static pod: whoever writes the manifest chooses them. Addresses of pods that the API server reports need no such permission. Loopback and link-local addresses and the metadata services of clouds are never called, the addresses of this machine only for pods with `hostNetwork`.",
+        about: "Networks in which a hook may call the addresses that the manifest of a pod states, in a file of `manifests` or of a static pod: the author of the manifest chooses them. Addresses of pods that the API server reports need no such permission. Loopback and link-local addresses and the metadata services of clouds are never called, the addresses of this machine only for pods with `hostNetwork`.",
         example: "[10.244.0.0/16, 'fd00:10:244::/56']",
     },
     Field {
