@@ -27,7 +27,9 @@ mod rsa_turns;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use k8s_openapi::api::core::v1::PodCertificateProjection;
+use k8s_openapi::api::{
+    certificates::v1::PodCertificateRequestSpec, core::v1::PodCertificateProjection,
+};
 use kube::Client;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
@@ -45,7 +47,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 
 use self::{
     key::{PodKey, PodKeyError},
-    request::{CertificateRequestError, Ending, PodCertificateRequest, Requests, Validity, ending},
+    request::{CertificateRequestError, Ending, Requests, Validity, ending},
     rsa_turns::{MAX_RSA_SOURCES, PodTurn, RsaTurns},
 };
 use crate::{clock::Clock, served_version::ServedResource};
@@ -118,7 +120,7 @@ impl Certificates {
             backoff,
             name: node_name.to_owned(),
             requests: watch::Sender::default(),
-            served: ServedResource::of::<PodCertificateRequest>(),
+            served: ServedResource::of::<PodCertificateRequestSpec>(),
             held,
             changes,
         });
@@ -348,8 +350,10 @@ impl Shared {
     ) -> Result<(PodCertificate, Validity), NotIssued> {
         let private_key_pem = key.private_key_pem().map_err(NotIssued::of_key)?;
         let mut requests = self.requests.subscribe();
-        let created = self.create(pod, source, key).await;
-        let name = created.map_err(NotIssued::Failed)?;
+        let name = self
+            .create(pod, source, key)
+            .await
+            .map_err(NotIssued::Failed)?;
         let id = ObjectKey::new(pod.key().namespace, name);
         let unseen = Instant::now() + UNSEEN.mul_f64(1.0 + 0.5 * rng.f64());
         let mut seen = false;

@@ -10,7 +10,6 @@ use k8s_openapi::{
         certificates::v1beta1::{ClusterTrustBundle as BetaTrustBundle, ClusterTrustBundleSpec},
         core::v1::{Node, Service},
     },
-    apimachinery::pkg::apis::meta::v1 as meta,
 };
 use kube::Client;
 use larder_objects::manifest::{HiddenObjects, KeptObjects};
@@ -20,48 +19,33 @@ use larder_watch::{
     CollectionFreshness, NodeContext,
     collection::{Collection, CollectionEvent},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::{
     last_good::{log_failure, readable, take_change},
-    served_version::{ServedCollection, ServedResource},
+    served_version::{ServedCollection, ServedObject, ServedResource, ServedSpec},
 };
 
 const NODES: Resource = Resource::core("nodes");
 const SERVICES: Resource = Resource::core("services");
 
-/// A trust bundle in either served version. The type of `k8s-openapi` reads `v1beta1` only.
-#[derive(Debug, Deserialize)]
-struct ClusterTrustBundle {
-    metadata: meta::ObjectMeta,
-    spec: ClusterTrustBundleSpec,
-}
+type ClusterTrustBundle = ServedObject<ClusterTrustBundleSpec>;
 
-impl k8s_openapi::Resource for ClusterTrustBundle {
-    const API_VERSION: &'static str = "certificates.k8s.io/v1";
-    const GROUP: &'static str = "certificates.k8s.io";
+impl ServedSpec for ClusterTrustBundleSpec {
     const KIND: &'static str = "ClusterTrustBundle";
-    const VERSION: &'static str = "v1";
-    const URL_PATH_SEGMENT: &'static str = "clustertrustbundles";
+    const PLURAL: &'static str = "clustertrustbundles";
     type Scope = ClusterResourceScope;
+    type Status = NoStatus;
 }
 
-impl k8s_openapi::Metadata for ClusterTrustBundle {
-    type Ty = meta::ObjectMeta;
-
-    fn metadata(&self) -> &Self::Ty {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut Self::Ty {
-        &mut self.metadata
-    }
-}
+/// Trust bundles have no status: what may be there is not read.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NoStatus {}
 
 impl From<ClusterTrustBundle> for TrustBundle {
     fn from(bundle: ClusterTrustBundle) -> Self {
-        let ClusterTrustBundle { metadata, spec } = bundle;
+        let ClusterTrustBundle { metadata, spec, .. } = bundle;
         BetaTrustBundle { metadata, spec }.into()
     }
 }
@@ -110,10 +94,10 @@ pub async fn follow_cluster(
         NODES.collection(),
         Some(&selector),
         &context,
-    );
-    let node = node.proving(&freshness.node);
-    let services = Collection::new(client, SERVICES.collection(), None, &context);
-    let services = services.proving(&freshness.services);
+    )
+    .proving(&freshness.node);
+    let services =
+        Collection::new(client, SERVICES.collection(), None, &context).proving(&freshness.services);
     tokio::join!(
         follow_node(node, &state, seen),
         follow_services(services, &state)
@@ -191,10 +175,9 @@ pub async fn follow_trust_bundles(
     context: NodeContext,
 ) {
     let publish = |bundles| set(&state, |state| &mut state.trust_bundles, bundles);
-    let served = ServedResource::of::<ClusterTrustBundle>();
+    let served = ServedResource::of::<ClusterTrustBundleSpec>();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
-        let bundles = ServedCollection::new(&client, &served, None, &context);
-        let bundles = bundles.proving(&freshness);
+        let bundles = ServedCollection::new(&client, &served, None, &context).proving(&freshness);
         tokio::select! {
             biased;
             _ = wanted.wait_for(|wanted| !wanted) => {}

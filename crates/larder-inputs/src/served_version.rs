@@ -3,13 +3,16 @@
 //! No discovery: a version that is not served answers 404. The kinds of this group have the same fields in both
 //! versions (Kubernetes 1.36, `staging/src/k8s.io/api/certificates/v1beta1/types.go`), so one type reads either.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use http::Method;
-use k8s_openapi::Resource as KubernetesResource;
+use k8s_openapi::{ResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::Client;
 use larder_transport::path::Resource;
 use larder_watch::{
@@ -17,11 +20,52 @@ use larder_watch::{
     collection::{Collection, CollectionEvent, CollectionItem},
     request,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 const GROUP: &str = "certificates.k8s.io";
 /// The preferred one first.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+/// The specification of a kind of this group, which names the kind.
+pub(crate) trait ServedSpec:
+    fmt::Debug + Serialize + DeserializeOwned + Send + 'static
+{
+    const KIND: &'static str;
+    const PLURAL: &'static str;
+    type Scope: ResourceScope;
+    type Status: fmt::Debug + Serialize + DeserializeOwned + Send;
+}
+
+/// An object in either served version. A type of `k8s-openapi` reads one version only.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub(crate) struct ServedObject<S: ServedSpec> {
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: S,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<S::Status>,
+}
+
+impl<S: ServedSpec> k8s_openapi::Resource for ServedObject<S> {
+    const API_VERSION: &'static str = "certificates.k8s.io/v1";
+    const GROUP: &'static str = GROUP;
+    const KIND: &'static str = S::KIND;
+    const VERSION: &'static str = VERSIONS[0];
+    const URL_PATH_SEGMENT: &'static str = S::PLURAL;
+    type Scope = S::Scope;
+}
+
+impl<S: ServedSpec> k8s_openapi::Metadata for ServedObject<S> {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &Self::Ty {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut Self::Ty {
+        &mut self.metadata
+    }
+}
 
 /// A resource and the version in which the API server was last seen to serve it. Clones share what is learned.
 #[derive(Clone, Debug)]
@@ -32,11 +76,11 @@ pub(crate) struct ServedResource {
 }
 
 impl ServedResource {
-    /// The resource of `K`.
-    pub(crate) fn of<K: KubernetesResource>() -> Self {
+    /// The resource of the objects with this specification.
+    pub(crate) fn of<S: ServedSpec>() -> Self {
         Self {
-            kind: K::KIND,
-            plural: K::URL_PATH_SEGMENT,
+            kind: S::KIND,
+            plural: S::PLURAL,
             current: Arc::default(),
         }
     }

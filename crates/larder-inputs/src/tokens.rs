@@ -220,8 +220,11 @@ impl Tokens {
     pub fn renewal(&self, pod_uid: &str) -> Option<Instant> {
         let issued = self.issued.lock();
         let now = self.clock.now();
-        let of_pod = issued.iter().filter(|(key, _)| key.pod_uid == pod_uid);
-        of_pod.filter_map(|(_, kept)| kept.wake_at(now)).min()
+        issued
+            .iter()
+            .filter(|(key, _)| key.pod_uid == pod_uid)
+            .filter_map(|(_, kept)| kept.wake_at(now))
+            .min()
     }
 
     /// Forgets the tokens of a pod whose volumes are gone.

@@ -17,47 +17,29 @@ use larder_pods::StoredPod;
 use larder_projection::quote;
 use larder_transport::path::{PathError, Resource, field_selector};
 use larder_watch::request;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
     Shared,
     key::{PodKey, PodKeyError},
 };
-use crate::{last_good::take_change, served_version::ServedCollection};
+use crate::{
+    last_good::take_change,
+    served_version::{ServedCollection, ServedObject, ServedSpec},
+};
 
 const NODES: Resource = Resource::core("nodes");
 const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
 const NO_BODY: Option<&()> = None;
 
-/// A request in either served version. A type of `k8s-openapi` reads one version only.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PodCertificateRequest {
-    metadata: ObjectMeta,
-    spec: PodCertificateRequestSpec,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<PodCertificateRequestStatus>,
-}
+pub(super) type PodCertificateRequest = ServedObject<PodCertificateRequestSpec>;
 
-impl k8s_openapi::Resource for PodCertificateRequest {
-    const API_VERSION: &'static str = "certificates.k8s.io/v1";
-    const GROUP: &'static str = "certificates.k8s.io";
+impl ServedSpec for PodCertificateRequestSpec {
     const KIND: &'static str = "PodCertificateRequest";
-    const VERSION: &'static str = "v1";
-    const URL_PATH_SEGMENT: &'static str = "podcertificaterequests";
+    const PLURAL: &'static str = "podcertificaterequests";
     type Scope = NamespaceResourceScope;
-}
-
-impl k8s_openapi::Metadata for PodCertificateRequest {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &Self::Ty {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut Self::Ty {
-        &mut self.metadata
-    }
+    type Status = PodCertificateRequestStatus;
 }
 
 /// The part of the answer that is read.
