@@ -11,8 +11,11 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use super::{
-    Arrival, Gate, Look, Notice, PartName, PartObservation, PartState, PodView, SWAP_TIME,
-    VolumeChange, throttled,
+    SWAP_TIME,
+    terms::{
+        Arrival, Gate, Look, Notice, PartName, PartObservation, PartState, PodView, VolumeChange,
+        throttled,
+    },
 };
 use crate::{backoff, fingerprint::Fingerprint};
 
@@ -176,8 +179,9 @@ impl TrackedPart {
             .filter(|container| container.volumes.contains(volume));
         let before = self.detached.len();
         for container in mounting {
-            let known = self.detached.entry(container.name.clone());
-            known.or_insert_with(|| container.id.clone());
+            self.detached
+                .entry(container.name.clone())
+                .or_insert_with(|| container.id.clone());
         }
         let containers = self.detached.keys().cloned().collect();
         (before == 0 && !self.detached.is_empty()).then(|| Notice::Detached {
@@ -332,8 +336,12 @@ impl TrackedPart {
     /// State and reason, in the words of section 16.
     pub(super) fn state(&self, pod: Waiting<'_>, wall: Timestamp) -> (PartState, String) {
         if !self.detached.is_empty() {
-            let containers: Vec<_> = self.detached.keys().map(SmolStr::as_str).collect();
-            let containers = containers.join(", ");
+            let containers = self
+                .detached
+                .keys()
+                .map(SmolStr::as_str)
+                .collect::<Vec<_>>()
+                .join(", ");
             return (
                 PartState::Detached,
                 format!("Detached: torn down under running containers, restart {containers}"),

@@ -11,7 +11,7 @@ use expect_test::{Expect, expect};
 use larder_objects::ResourceVersion;
 
 use super::*;
-use crate::fingerprint::FingerprintKey;
+use crate::fingerprint::{Fingerprint, FingerprintKey};
 
 const NO_TTL: Duration = Duration::ZERO;
 const DEFAULT_TTL: Duration = Duration::from_mins(1);
