@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{ValueEnum, ValueHint};
 
 use super::{
-    ExcludeArgs, KubectlArgs,
-    kubectl::ManifestPath,
+    kubectl::{KubectlArgs, ManifestPath},
+    manifests::ExcludeArgs,
     values::{OF_KUBECTL, at_least_2000, kubeconfig, namespace},
 };
 

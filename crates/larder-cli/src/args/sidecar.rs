@@ -10,8 +10,8 @@ use larder_agent::config::listen_address;
 use larder_objects::Kind;
 
 use super::{
-    LogFormat, OnChangeArgs,
-    values::{duration, namespace},
+    on_change::OnChangeArgs,
+    values::{LogFormat, duration, namespace},
 };
 
 /// Keep files in a pod fresh from ConfigMaps and Secrets

@@ -2,10 +2,22 @@
 
 use std::{env, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::{
+    ValueEnum,
+    builder::{PathBufValueParser, TypedValueParser},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_agent::config::listen_address;
 use larder_objects::{go_duration, validation::is_label};
+
+/// Log formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object for each event
+    Json,
+}
 
 /// `NAMESPACE/NAME`, or `NAME` in the namespace of `-n`.
 #[derive(Clone, Debug, PartialEq, Eq)]
