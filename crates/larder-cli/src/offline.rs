@@ -4,7 +4,9 @@
 //! - an obvious placeholder: service account tokens, and, if assumed, the ConfigMap `kube-root-ca.crt`;
 //! - not known: pod certificates. A command that runs here cannot have them, which is an error.
 
+mod missing;
 mod names;
+mod pods;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -12,20 +14,25 @@ use std::{
 };
 
 use crate::args::PodName;
-use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
-    manifest::{
-        self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe, SetFields,
-    },
-    stable_pod_uid,
+    manifest::{self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe},
 };
 use larder_projection::{
-    Assumptions, Existence, Inputs, Keyed, Need, NodeFacts, ServiceFacts, TrustBundle,
-    TrustBundles, Unavailable, UnknownKeys, UnknownObject, containers, env_files, pod_volumes,
+    Assumptions, Existence, Inputs, Need, NodeFacts, ServiceFacts, TrustBundle, TrustBundles,
+    Unavailable, UnknownKeys, UnknownObject, containers, env_files, pod_volumes,
 };
 
-pub(crate) use self::names::{did_you_mean, find_container, likely_name, with_hint};
+pub(crate) use self::{
+    missing::assume_all,
+    names::{did_you_mean, find_container, likely_name, with_hint},
+    pods::bind_to_only_node,
+};
+use self::{
+    missing::{refuse_made, refuse_unread, take_empty, take_missing},
+    pods::{fields_of, not_before_it_exists, set_service_account},
+};
 
 /// Content of every service account token.
 const PLACEHOLDER_TOKEN: &str = "placeholder.of-a-service-account-token.larder-renders-offline";
@@ -41,9 +48,6 @@ const PLACEHOLDER_CA: &str =
 
 /// The prefix of the annotations that are kept of ConfigMaps and Secrets.
 const OBJECT_MARKS: &str = "reloader.stakater.com/";
-
-/// The field that has the index of a pod of an Indexed Job.
-const COMPLETION_INDEX: &str = "metadata.labels['batch.kubernetes.io/job-completion-index']";
 
 /// Kinds that pods are made from.
 const POD_KINDS: [&str; 8] = [
@@ -585,24 +589,6 @@ impl Offline {
     }
 }
 
-/// Makes objects that could not be read unavailable, with their reasons.
-fn refuse_unread<K: Keyed>(
-    objects: &mut ObjectsByName<K>,
-    namespace: &str,
-    reasons: &BTreeSet<(String, String)>,
-) {
-    for (name, found) in objects {
-        let kind = K::KIND.object_type().kind;
-        let called = format!("{kind} {}", ObjectKey::new(namespace, name.as_str()));
-        let reason = reasons.iter().find(|(object, _)| *object == called);
-        if let Some((object, reason)) = reason {
-            *found = Err(Unavailable::failed(format!(
-                "cannot read {object}: {reason}"
-            )));
-        }
-    }
-}
-
 /// What makes an object, in words.
 pub(crate) fn maker_words(maker: &Maker) -> &str {
     match maker {
@@ -611,88 +597,12 @@ pub(crate) fn maker_words(maker: &Maker) -> &str {
     }
 }
 
-/// Makes objects without values in the documents unavailable.
-fn refuse_made<K: Keyed>(
-    objects: &mut ObjectsByName<K>,
-    namespace: &str,
-    made: &HashMap<(Kind, ObjectKey), MadeObject>,
-) {
-    for (name, found) in objects {
-        let key = (K::KIND, ObjectKey::new(namespace, name.as_str()));
-        let (Err(Unavailable::Unknown(_)), Some(made)) = (&found, made.get(&key)) else {
-            continue;
-        };
-        let kind = K::KIND.singular();
-        *found = Err(Unavailable::failed(match &made.maker {
-            Maker::Sops => {
-                format!(
-                    "{kind} {name:?} is encrypted by sops; decrypt it first: sops -d {}",
-                    made.origin.file
-                )
-            }
-            Maker::Controller(document) => format!(
-                "{kind} {name:?} is made in a cluster, by {document}; --assume-missing leaves its values empty"
-            ),
-        }));
-    }
-}
-
-/// The fields of the pod whose values a cluster sets, from those that are set whatever the pod is. A variable that a
-/// controller adds is added.
-fn fields_of(pod: &mut Pod, mut fields: SetFields) -> SetFields {
-    if pod.metadata.generate_name.is_some() {
-        fields.insert("metadata.name".to_owned(), None);
-    }
-    if fields.contains_key(COMPLETION_INDEX) {
-        add_completion_index(pod);
-    }
-    if is_uid_made_up(pod) {
-        fields.extend(not_before_it_exists());
-    }
-    fields
-}
-
-/// Whether no API server has given the pod its UID, so it does not exist yet.
-fn is_uid_made_up(pod: &Pod) -> bool {
-    let metadata = &pod.metadata;
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let made_up = stable_pod_uid(&text(&metadata.namespace), &text(&metadata.name));
-    metadata.uid.as_deref().is_none_or(|uid| uid == made_up)
-}
-
-/// The fields that a pod has only when it exists: the API server sets its UID, the agent of its node the annotations.
-fn not_before_it_exists() -> [(String, Option<String>); 3] {
-    let annotation = |name: &str| format!("metadata.annotations['kubernetes.io/config.{name}']");
-    [
-        ("metadata.uid".to_owned(), None),
-        (annotation("seen"), None),
-        (annotation("source"), Some("api".to_owned())),
-    ]
-}
-
 /// What the projections of `pod` read, including volumes that no container mounts.
 pub(crate) fn needs(pod: &Pod) -> BTreeSet<Need> {
     pod_volumes(pod)
         .flat_map(Need::of_volume)
         .chain(Need::of_pod(pod))
         .collect()
-}
-
-/// Binds the pods without a node to the only Node, if there is exactly one.
-pub(crate) fn bind_to_only_node(manifests: &mut Manifests) {
-    let documents = manifests.documents.iter();
-    let mut nodes = documents.filter(|one| matches!(one.manifest, Manifest::Node(_)));
-    let (Some(only), None) = (nodes.next(), nodes.next()) else {
-        return;
-    };
-    let only = only.object.key().name;
-    for document in &mut manifests.documents {
-        if let Manifest::Pod(pod) = &mut document.manifest
-            && let Some(spec) = &mut pod.spec
-        {
-            spec.node_name.get_or_insert_with(|| only.to_string());
-        }
-    }
 }
 
 fn rejected(error: &ManifestError) -> Option<((String, String), String)> {
@@ -704,78 +614,6 @@ fn rejected(error: &ManifestError) -> Option<((String, String), String)> {
     };
     let key = (subject.kind.clone()?, subject.name.clone()?);
     Some((key, format!("{} line {}", origin.file, origin.line)))
-}
-
-type ObjectsByName<K> = BTreeMap<String, Result<Arc<K>, Unavailable>>;
-
-/// Takes objects that do not exist as what `unseen` says.
-fn take_missing<K: Keyed>(
-    objects: &mut ObjectsByName<K>,
-    namespace: &str,
-    unseen: &impl Fn(Kind, &ObjectKey) -> Option<UnknownObject>,
-) {
-    for (name, found) in objects {
-        let missing = matches!(found, Err(Unavailable::NotFound));
-        let key = || ObjectKey::new(namespace, name.as_str());
-        if let Some(object) = missing.then(|| unseen(K::KIND, &key())).flatten() {
-            *found = Err(Unavailable::Unknown(Arc::new(object)));
-        }
-    }
-}
-
-/// Takes the keys of objects without data as unknown.
-fn take_empty<K>(objects: &mut ObjectsByName<K>, is_empty: impl Fn(&K) -> bool) {
-    for found in objects.values_mut() {
-        if found.as_ref().is_ok_and(|object| is_empty(object)) {
-            let object = UnknownObject::unseen(Existence::Certain);
-            *found = Err(Unavailable::Unknown(Arc::new(object)));
-        }
-    }
-}
-
-/// Takes the objects that a projection lacks as there. For what else it reads.
-pub(crate) fn assume_all(inputs: &mut Inputs) {
-    let unseen = |_, _: &ObjectKey| Some(UnknownObject::unseen(Existence::Certain));
-    take_missing(&mut inputs.config_maps, "", &unseen);
-    take_missing(&mut inputs.secrets, "", &unseen);
-    inputs.trust_bundles = TrustBundles::Partial([].into(), Existence::Certain);
-    inputs.assumptions.written_later = true;
-}
-
-/// Adds the variable that a pod of an Indexed Job has (kubernetes v1.36, `addCompletionIndexEnvVariables` in
-/// `pkg/controller/job/indexed_job_utils.go`): the last one, so no other variable can refer to it.
-fn add_completion_index(pod: &mut Pod) {
-    let Some(spec) = &mut pod.spec else { return };
-    let init = spec.init_containers.iter_mut().flatten();
-    for container in init.chain(&mut spec.containers) {
-        let variables = container.env.get_or_insert_default();
-        let name = "JOB_COMPLETION_INDEX";
-        if variables.iter().all(|variable| variable.name != name) {
-            variables.push(EnvVar {
-                name: name.to_owned(),
-                value_from: Some(EnvVarSource {
-                    field_ref: Some(ObjectFieldSelector {
-                        field_path: COMPLETION_INDEX.to_owned(),
-                        ..ObjectFieldSelector::default()
-                    }),
-                    ..EnvVarSource::default()
-                }),
-                ..EnvVar::default()
-            });
-        }
-    }
-}
-
-/// Sets the service account of a pod that names none (kubernetes v1.36, `plugin/pkg/admission/serviceaccount`).
-fn set_service_account(pod: &mut Pod) {
-    let name = pod
-        .spec
-        .get_or_insert_default()
-        .service_account_name
-        .get_or_insert_default();
-    if name.is_empty() {
-        "default".clone_into(name);
-    }
 }
 
 fn root_ca() -> Arc<ConfigMap> {
