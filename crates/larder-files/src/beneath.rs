@@ -88,8 +88,10 @@ pub fn is_mount_point(parent: BorrowedFd<'_>, child: BorrowedFd<'_>) -> Result<b
 fn mount_id(file: BorrowedFd<'_>) -> Result<String> {
     let path = format!("/proc/self/fdinfo/{}", file.as_raw_fd());
     let text = std::fs::read_to_string(path).map_err(|_| Errno::NOSYS)?;
-    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.map(|id| id.trim().to_owned()).ok_or(Errno::NOSYS)
+    text.lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))
+        .map(|id| id.trim().to_owned())
+        .ok_or(Errno::NOSYS)
 }
 
 #[cfg(test)]

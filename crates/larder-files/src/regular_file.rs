@@ -138,8 +138,7 @@ pub fn read_open(
     limit: usize,
 ) -> rustix::io::Result<Zeroizing<Vec<u8>>> {
     let length = u64::try_from(stat.st_size).unwrap_or_default();
-    let read = read_bounded(OpenFile(file), length, limit as u64 + 1);
-    read.map_err(|error| match error {
+    read_bounded(OpenFile(file), length, limit as u64 + 1).map_err(|error| match error {
         RegularFileError::Io { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
         _ => Errno::FBIG,
     })
