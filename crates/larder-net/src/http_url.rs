@@ -121,8 +121,9 @@ fn check_authority(text: &str) -> Result<(), &'static str> {
 
 fn is_host(host: &str) -> bool {
     if let Some(address) = host.strip_prefix('[') {
-        let address = address.strip_suffix(']');
-        return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+        return address
+            .strip_suffix(']')
+            .is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
     }
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     !host.is_empty() && host.len() <= MAX_HOST && host.bytes().all(is_allowed)

@@ -18,10 +18,11 @@ pub fn port(authority: &Authority, default: u16) -> Option<u16> {
 
 /// The port as it is written, whether or not it is one; empty if there is none.
 fn port_text(authority: &Authority) -> &str {
-    let rest = host_and_port(authority)
+    host_and_port(authority)
         .strip_prefix(authority.host())
-        .unwrap_or_default();
-    rest.strip_prefix(':').unwrap_or_default()
+        .unwrap_or_default()
+        .strip_prefix(':')
+        .unwrap_or_default()
 }
 
 /// The authority without user and password.
@@ -80,17 +81,20 @@ fn decoded_user(user: &str) -> Zeroizing<Vec<u8>> {
 /// Whether two hexadecimal digits follow each percent sign.
 pub(crate) fn has_whole_escapes(text: &str) -> bool {
     text.split('%').skip(1).all(|rest| {
-        let digits = rest.as_bytes().get(..2);
-        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        rest.as_bytes()
+            .get(..2)
+            .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     })
 }
 
 /// A port that can be connected to.
 pub(crate) fn port_number(text: &str) -> Option<u16> {
     // A sign would be accepted as well.
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = is_number.then(|| text.parse().ok()).flatten();
-    number.filter(|number| *number > 0)
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
+        .filter(|number| *number > 0)
 }
 
 #[cfg(test)]
