@@ -83,8 +83,10 @@ pub(crate) struct Index {
 impl Index {
     /// The files that it lists.
     pub(crate) fn files(&self) -> impl Iterator<Item = FileName> {
-        let files = self.entries.values().filter_map(|entry| entry.file);
-        files.map(|file| file.name)
+        self.entries
+            .values()
+            .filter_map(|entry| entry.file)
+            .map(|file| file.name)
     }
 
     /// Exchanges the entries of `changes` for those of the same copies. A second time it takes that back.
