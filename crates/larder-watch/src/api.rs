@@ -78,11 +78,14 @@ impl Api {
         if let Some(version) = version {
             query.add("resourceVersion", version);
         }
-        let path = target.path()?.object(target.name().unwrap_or_default())?;
-        let uri = path.uri(&query)?;
+        let uri = target
+            .path()?
+            .object(target.name().unwrap_or_default())?
+            .uri(&query)?;
         let body = get(&self.client, uri, T::SECRET).await?;
-        let item = target.read(&body)?;
-        item.ok_or(RequestError::Unexpected("another object"))
+        target
+            .read(&body)?
+            .ok_or(RequestError::Unexpected("another object"))
     }
 
     /// Lists the target, following pages. Without `version` the response is the most recent state, else not older than

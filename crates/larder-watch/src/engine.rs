@@ -180,13 +180,13 @@ impl<T: Target + Clone> Engine<T> {
     /// How many complete states of the target were requested so far. An object that joins a collection now is covered
     /// by the states with a higher number.
     pub fn state_requests(&self, id: TargetId) -> u64 {
-        let watched = self.targets.get(&id);
-        watched.map_or(0, |watched| watched.driver.state_requests())
+        self.targets
+            .get(&id)
+            .map_or(0, |watched| watched.driver.state_requests())
     }
 
     fn activity(&self, id: TargetId) -> Option<Activity> {
-        let watched = self.targets.get(&id)?;
-        Some(watched.driver.activity())
+        Some(self.targets.get(&id)?.driver.activity())
     }
 
     /// Requests what readers need of the objects of a target, unless a request under way will bring it. A state that

@@ -91,8 +91,10 @@ impl Liveness {
 
     pub(crate) fn silent_watches(&self, now: Instant) -> Vec<SilentWatch> {
         let engines: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
-        let silent = engines.iter().filter_map(|engine| engine.silent_watch(now));
-        silent.collect()
+        engines
+            .iter()
+            .filter_map(|engine| engine.silent_watch(now))
+            .collect()
     }
 }
 

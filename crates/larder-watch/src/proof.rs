@@ -60,8 +60,9 @@ impl ProofRecord {
 
     /// The state is in sync again. Returns whether a failure has kept it from that.
     pub fn resume(&mut self) -> bool {
-        let interruption = self.interruption.take();
-        interruption.is_some_and(|interruption| interruption.failure.is_some())
+        self.interruption
+            .take()
+            .is_some_and(|interruption| interruption.failure.is_some())
     }
 
     /// The state was last proven to be current at that time, unless it was interrupted before.

@@ -319,8 +319,8 @@ impl Reflector {
     }
 
     fn is_behind(&self, version: &ResourceVersion) -> bool {
-        let seen = self.version();
-        seen.is_some_and(|seen| version.is_older_than(seen))
+        self.version()
+            .is_some_and(|seen| version.is_older_than(seen))
     }
 
     /// Nothing is requested from now on; the version last seen stays the lower bound.

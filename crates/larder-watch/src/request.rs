@@ -92,8 +92,9 @@ pub async fn is_allowed(client: &kube::Client, attributes: &Value) -> Result<boo
     });
     let path = REVIEWS.collection();
     let review: Value = request(client, Method::POST, path.as_str(), Some(&review)).await?;
-    let allowed = review["status"]["allowed"].as_bool();
-    allowed.ok_or(RequestError::Unexpected("no review"))
+    review["status"]["allowed"]
+        .as_bool()
+        .ok_or(RequestError::Unexpected("no review"))
 }
 
 /// Changes one object that is not a Secret by the merge patch `patch`; the response is read as `T`.

@@ -74,8 +74,10 @@ impl ServerState {
     /// A version that is as fresh as `seq`, if one is known. It is cheaper to ask for than the most recent state, for
     /// which the API server has to ask its storage.
     pub(crate) fn min_version(&self, seq: RegistrationSeq) -> Option<MinVersion> {
-        let min = self.min_version.as_ref().filter(|min| min.seq >= seq);
-        min.cloned()
+        self.min_version
+            .as_ref()
+            .filter(|min| min.seq >= seq)
+            .cloned()
     }
 
     /// The API server no longer knows the minimum version: it is behind, was restored, or is another one after an

@@ -116,8 +116,11 @@ impl<T: Target + Clone> Engine<T> {
         };
         let now = Instant::now();
         let seq = self.seqs.current();
-        let newest = watched.driver.target().newest_registration();
-        let min = newest.and_then(|newest| self.server.min_version(newest));
+        let min = watched
+            .driver
+            .target()
+            .newest_registration()
+            .and_then(|newest| self.server.min_version(newest));
         watched.is_repeat = true;
         self.requests.last_sent = now;
         let (api, server) = (&self.api, &self.server);
@@ -148,6 +151,7 @@ impl<T: Target + Clone> Engine<T> {
 }
 
 fn is_queued<T: Target + Clone>(targets: &Targets<T>, id: TargetId) -> bool {
-    let watched = targets.get(&id);
-    watched.is_some_and(|watched| watched.driver.is_queued())
+    targets
+        .get(&id)
+        .is_some_and(|watched| watched.driver.is_queued())
 }

@@ -109,9 +109,11 @@ impl<T: Target + Clone> Engine<T> {
     /// Publishes since when the longest-silent target has been silent, if any is.
     fn review(&mut self, now: Instant) {
         let last_sent = self.requests.last_sent;
-        let targets = self.targets.values();
-        let silent = targets.filter_map(|watched| watched.driver.silent_since(now, last_sent));
-        let silent_since = silent.min();
+        let silent_since = self
+            .targets
+            .values()
+            .filter_map(|watched| watched.driver.silent_since(now, last_sent))
+            .min();
         self.pulse.reviewed(now, silent_since);
     }
 
