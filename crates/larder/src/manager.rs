@@ -278,8 +278,10 @@ impl<K: Object> ObjectManager<K> {
 
     /// What is known of every referenced object, in no order; nothing under strategies other than `Watch`.
     pub fn known(&self) -> Vec<KnownObject<K>> {
-        let store = self.inner.store.watching();
-        store.map_or_else(Vec::new, |store| store.known(Instant::now()))
+        self.inner
+            .store
+            .watching()
+            .map_or_else(Vec::new, |store| store.known(Instant::now()))
     }
 
     /// The changes of all referenced objects from now on.
@@ -312,8 +314,10 @@ impl<K: Object> ObjectManager<K> {
     /// What [`WatchScope::Auto`](crate::WatchScope::Auto) chose, for each namespace with references, sorted; the choice
     /// for a namespace is missing until it was made.
     pub fn scopes(&self) -> Vec<NamespaceScope> {
-        let store = self.inner.store.watching();
-        store.map_or_else(Vec::new, WatchStore::scopes)
+        self.inner
+            .store
+            .watching()
+            .map_or_else(Vec::new, WatchStore::scopes)
     }
 
     /// The registered pods, sorted.

@@ -100,8 +100,9 @@ impl<R> PodReferences<R> {
     pub(crate) fn find(&self, name: &str) -> Option<&R> {
         let last = name.as_bytes().last();
         let mut names = self.by_name.iter();
-        let found = names.find(|(known, _)| known.as_bytes().last() == last && known == name);
-        found.map(|(_, reference)| reference)
+        names
+            .find(|(known, _)| known.as_bytes().last() == last && known == name)
+            .map(|(_, reference)| reference)
     }
 
     fn names(&self) -> impl Iterator<Item = &SmolStr> {
@@ -198,8 +199,12 @@ impl<R: Clone> Registrations<R> {
         if pods.is_empty() {
             of_uid.remove();
         }
-        let references = known.references.by_name.iter();
-        references.map(|(_, reference)| reference).for_each(release);
+        known
+            .references
+            .by_name
+            .iter()
+            .map(|(_, reference)| reference)
+            .for_each(release);
     }
 
     /// The references of `pod`, if it is registered.

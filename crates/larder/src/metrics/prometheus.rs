@@ -119,8 +119,10 @@ impl Metrics for KindMetrics {
     }
 
     fn waited(&self, time: Duration) {
-        let waits = self.all.waits.get_or_create(&of_kind(self.kind));
-        waits.observe(time.as_secs_f64());
+        self.all
+            .waits
+            .get_or_create(&of_kind(self.kind))
+            .observe(time.as_secs_f64());
     }
 }
 

@@ -474,8 +474,11 @@ impl<K: Object> CachingStoreInner<K> {
                     Answer::Unknown | Answer::NotFound(_) | Answer::Removed => object,
                 };
                 if let (Some(ChangeKind::Updated), Some(before)) = (&event, before) {
-                    let change_log = entry.cell.config.change_log;
-                    change_log.record(&entry.key, &*before, &*known);
+                    entry
+                        .cell
+                        .config
+                        .change_log
+                        .record(&entry.key, &*before, &*known);
                 }
                 (event, Ok(known))
             }

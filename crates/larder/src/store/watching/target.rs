@@ -94,8 +94,7 @@ impl<K: Object> Target for WatchTarget<K> {
             && stated.object.metadata().name == entry.key.name
         {
             let version = stated.object.metadata().resource_version.clone();
-            let checked = check(&stated, self.namespace());
-            let object = checked.map(|()| Some(Arc::new(stated.object)));
+            let object = check(&stated, self.namespace()).map(|()| Some(Arc::new(stated.object)));
             return Ok(Some(Finding {
                 object: object.map_err(Arc::new),
                 ..Finding::absent(Arc::clone(entry), version)
@@ -111,8 +110,9 @@ impl<K: Object> Target for WatchTarget<K> {
                 Ok(None)
             };
         };
-        let checked = head.check::<K>(self.namespace());
-        let object = checked.and_then(|()| Ok(Some(Arc::new(K::from_json(json)?))));
+        let object = head
+            .check::<K>(self.namespace())
+            .and_then(|()| Ok(Some(Arc::new(K::from_json(json)?))));
         Ok(Some(Finding {
             object: object.map_err(Arc::new),
             ..Finding::absent(entry, head.metadata.resource_version)

@@ -274,8 +274,11 @@ impl<K: Object> WatchTask<K> {
 
     /// Requests the complete state of a target, as fresh as its readers need it.
     fn start(&mut self, target: TargetId) {
-        let members = self.members(target).map(WatchedObject::min_freshness);
-        let min = members.max().unwrap_or(MinFreshness::Seen);
+        let min = self
+            .members(target)
+            .map(WatchedObject::min_freshness)
+            .max()
+            .unwrap_or(MinFreshness::Seen);
         self.engine.start(target, min);
     }
 

@@ -26,8 +26,10 @@ impl<K: Object> WatchTask<K> {
             }
             Report::Synced(snapshot) => self.synced(target, snapshot),
             Report::Changed(finding) | Report::Deleted(finding, _) => {
-                let object = self.objects.get(&finding.entry.cell.id);
-                let is_covered = object.is_some_and(|object| object.target == Some(target));
+                let is_covered = self
+                    .objects
+                    .get(&finding.entry.cell.id)
+                    .is_some_and(|object| object.target == Some(target));
                 if is_covered && self.take(finding, RequestPhase::Watch) {
                     self.rest_if_final(target);
                 }
@@ -174,8 +176,7 @@ impl<K: Object> WatchTask<K> {
             return;
         };
         let entry = &object.entry;
-        let version = confirmed.version;
-        let version = version.unwrap_or_else(|| entry.cell.version());
+        let version = confirmed.version.unwrap_or_else(|| entry.cell.version());
         let absent = || Finding::absent(Arc::clone(entry), version.clone());
         let mut finding = confirmed.item.unwrap_or_else(absent);
         finding.share();

@@ -91,9 +91,11 @@ impl Scopes {
 
     /// The objects that the target covers, if it is not one object.
     pub(super) fn members(&self, target: TargetId) -> impl Iterator<Item = &ObjectId> {
-        let namespace = self.name(target).and_then(|name| self.by_name.get(name));
-        let members = namespace.map(|namespace| &namespace.members);
-        members.into_iter().flatten()
+        self.name(target)
+            .and_then(|name| self.by_name.get(name))
+            .map(|namespace| &namespace.members)
+            .into_iter()
+            .flatten()
     }
 
     /// The target is in use.
