@@ -313,8 +313,10 @@ impl Processes {
     /// The number in the target of a link: that of a namespace in `mnt:[4026531841]`.
     fn link_number(&self, process: impl fmt::Display, link: &str) -> io::Result<u64> {
         let target = self.proc().link(process, link)?;
-        let digits = target.split(|&byte| byte == b'[').nth(1);
-        let inode = digits.and_then(|rest| number(rest.strip_suffix(b"]")?));
+        let inode = target
+            .split(|&byte| byte == b'[')
+            .nth(1)
+            .and_then(|rest| number(rest.strip_suffix(b"]")?));
         inode.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
@@ -387,8 +389,9 @@ impl Stat {
         let pid = number(text.split(u8::is_ascii_whitespace).next()?)?;
         let end = text.iter().rposition(|&byte| byte == b')')?;
         let rest = text.get(end + 1..)?;
-        let fields = rest.split(u8::is_ascii_whitespace);
-        let mut fields = fields.filter(|field| !field.is_empty());
+        let mut fields = rest
+            .split(u8::is_ascii_whitespace)
+            .filter(|field| !field.is_empty());
         let state = fields.next()?;
         let parent = number(fields.next()?)?;
         let threads: u32 = number(fields.nth(15)?)?;

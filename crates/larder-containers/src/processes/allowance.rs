@@ -152,8 +152,9 @@ impl Processes {
         let map = self.proc().read(pid, "uid_map").ok();
         // A kernel without user namespaces has no such file. With CAP_SETUID, anyone can map all users in a new namespace.
         if map == self.proc().read("self", "uid_map").ok() && self.shares_users(pid) {
-            let container = self.container_of(pid);
-            return container.map_or(MountingUser::Privileged, MountingUser::Container);
+            return self
+                .container_of(pid)
+                .map_or(MountingUser::Privileged, MountingUser::Container);
         }
         let map = map.unwrap_or_default();
         let fields = map.split(u8::is_ascii_whitespace);

@@ -79,8 +79,10 @@ impl OwnGroups {
             .find(|own| own.hierarchy == group.hierarchy)
             .map_or("", |own| own.path)
             .split('/');
-        let names = group.path.split('/');
-        names.skip_while(move |name| own.next() == Some(name))
+        group
+            .path
+            .split('/')
+            .skip_while(move |name| own.next() == Some(name))
     }
 }
 
@@ -136,8 +138,9 @@ impl Processes {
 
     /// Whether the process has the number 1 in a PID namespace of its own.
     fn is_first(&self, pid: i32) -> bool {
-        let status = self.proc().read(pid, "status");
-        status.is_ok_and(|status| has_number_one(&status).unwrap_or(false))
+        self.proc()
+            .read(pid, "status")
+            .is_ok_and(|status| has_number_one(&status).unwrap_or(false))
     }
 }
 

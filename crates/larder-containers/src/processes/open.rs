@@ -124,8 +124,9 @@ impl Processes {
 impl OpenProcess {
     /// Whether it caught or blocked the signal when it was opened.
     pub fn handles(&self, signal: rustix::process::Signal) -> bool {
-        let handled = 1_u64.checked_shl(signal.as_raw().unsigned_abs().wrapping_sub(1));
-        handled.is_some_and(|bit| self.handled & bit != 0)
+        1_u64
+            .checked_shl(signal.as_raw().unsigned_abs().wrapping_sub(1))
+            .is_some_and(|bit| self.handled & bit != 0)
     }
 
     /// Sends the signal.

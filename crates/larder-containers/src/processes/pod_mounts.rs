@@ -36,8 +36,10 @@ impl ContainerMounts {
 
     /// The mounts of volumes that larder delivers, sorted, each once.
     pub(crate) fn delivered(&self, volumes: &BTreeMap<SmolStr, PathBuf>) -> Mounts {
-        let mounts = self.mounts.iter();
-        let delivered = mounts.filter(|(name, _)| volumes.contains_key(name));
+        let delivered = self
+            .mounts
+            .iter()
+            .filter(|(name, _)| volumes.contains_key(name));
         delivered
             .map(|(name, path)| (name.clone(), normalized(path)))
             .collect()
@@ -50,9 +52,10 @@ impl PodMounts {
     pub(super) fn candidate_names(&self, mounts: &[(PathBuf, PathBuf)]) -> Vec<SmolStr> {
         let mounts = mounts.iter();
         let visible = mounts.flat_map(|(path, mount_point)| {
-            let volumes = self.volumes.iter();
-            let shown = volumes.filter(move |(_, directory)| path.starts_with(directory));
-            shown.map(move |(name, _)| (name.clone(), mount_point.clone()))
+            self.volumes
+                .iter()
+                .filter(move |(_, directory)| path.starts_with(directory))
+                .map(move |(name, _)| (name.clone(), mount_point.clone()))
         });
         let containers = self.containers.iter();
         let wanted: Vec<_> = containers
@@ -62,8 +65,11 @@ impl PodMounts {
             .filter(|mount| wanted.iter().any(|(_, mounts)| mounts.contains(mount)))
             .collect();
         let named = |fits: &dyn Fn(&Mounts) -> bool| -> Vec<SmolStr> {
-            let fitting = wanted.iter().filter(|(_, mounts)| fits(mounts));
-            fitting.map(|(name, _)| (*name).clone()).collect()
+            wanted
+                .iter()
+                .filter(|(_, mounts)| fits(mounts))
+                .map(|(name, _)| (*name).clone())
+                .collect()
         };
         if visible.is_empty() {
             return Vec::new();

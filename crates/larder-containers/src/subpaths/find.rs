@@ -46,15 +46,17 @@ pub(super) struct MountRecord {
 
 impl MountRecord {
     fn of(line: &MountLine<'_>) -> Self {
-        let options = line.options.split(|&byte| byte == b',');
-        let flags = options.filter_map(|option| match option {
-            b"ro" => Some(MountFlags::RDONLY),
-            b"nosuid" => Some(MountFlags::NOSUID),
-            b"nodev" => Some(MountFlags::NODEV),
-            b"noexec" => Some(MountFlags::NOEXEC),
-            b"nosymfollow" => Some(MountFlags::NOSYMFOLLOW),
-            _ => None,
-        });
+        let flags = line
+            .options
+            .split(|&byte| byte == b',')
+            .filter_map(|option| match option {
+                b"ro" => Some(MountFlags::RDONLY),
+                b"nosuid" => Some(MountFlags::NOSUID),
+                b"nodev" => Some(MountFlags::NODEV),
+                b"noexec" => Some(MountFlags::NOEXEC),
+                b"nosymfollow" => Some(MountFlags::NOSYMFOLLOW),
+                _ => None,
+            });
         Self {
             id: line.id,
             parent: line.parent,
@@ -90,8 +92,9 @@ pub(super) fn with_id(table: impl Read, id: u64) -> io::Result<(Option<MountReco
         }
         ControlFlow::Continue(())
     })?;
-    let parent = found.as_ref().map(|found: &MountRecord| found.parent);
-    let is_shared = parent.is_some_and(|parent| shared.contains(&parent));
+    let is_shared = found
+        .as_ref()
+        .is_some_and(|found: &MountRecord| shared.contains(&found.parent));
     Ok((found, is_covered || is_shared))
 }
 

@@ -63,8 +63,9 @@ impl ContainerLook {
         until: Instant,
     ) -> Result<(OwnedFd, Vec<Result<VolumeMount, NotReplaced>>), NotReplaced> {
         let processes = &self.node.processes;
-        let namespace = processes.mount_namespace(&self.container.main);
-        let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
+        let namespace = processes
+            .mount_namespace(&self.container.main)
+            .map_err(failed("open the container's mount namespace"))?;
         // Checked after opening, so that the answer is about the namespace that is open. Root in a user namespace can make
         // a mount writable, unless the mount was copied into it from outside.
         if !processes.shares_users(self.container.main.pid) {
@@ -75,8 +76,8 @@ impl ContainerLook {
             .map_err(failed::<io::Error>("read the mounts of this process"))?;
         let picked = Inside::run(namespace.as_fd(), until, |inside| {
             let look = || {
-                let found = volume_mounts(|| inside.table(), &places, &self.pod);
-                found.map_err(failed("read the mounts of the container"))
+                volume_mounts(|| inside.table(), &places, &self.pod)
+                    .map_err(failed("read the mounts of the container"))
             };
             let mut found = look()?;
             let mut uncovered = false;

@@ -148,8 +148,7 @@ impl Stage {
             let cleared = unmount(place, UnmountFlags::DETACH);
             finished.and_then(|mount| cleared.map(|()| mount))
         };
-        let prepared = in_thread(|| io::Result::Ok(prepare()?));
-        prepared.map_err(failed("prepare the new mount"))
+        in_thread(|| io::Result::Ok(prepare()?)).map_err(failed("prepare the new mount"))
     }
 
     /// 1. Leave the namespace of this process, with nothing that would appear in it or come from it.
@@ -239,8 +238,7 @@ impl Inside {
                 .map_err(failed("enter the container's mount namespace"))?;
             work(&Self { thread, until })
         };
-        let ran = in_thread(|| io::Result::Ok(enter()));
-        ran.map_err(failed("start a thread"))?
+        in_thread(|| io::Result::Ok(enter())).map_err(failed("start a thread"))?
     }
 
     /// The mounts of the namespace. To read for too long is an error.
@@ -366,8 +364,9 @@ impl Inside {
     }
 
     fn with_id(&self, id: u64) -> Result<(Option<MountRecord>, bool), NotReplaced> {
-        let read = self.table().and_then(|table| with_id(table, id));
-        read.map_err(failed("read the mounts of the container"))
+        self.table()
+            .and_then(|table| with_id(table, id))
+            .map_err(failed("read the mounts of the container"))
     }
 
     /// Unmounts the mount that is open as `target`. The path goes through `/proc`, so it leads nowhere else; but the

@@ -386,8 +386,10 @@ impl PodSubPaths {
             return vec![Err(hangs(*since)); own.len()];
         }
         let wanted = own.iter().map(|&index| self.mounts[index].mount.clone());
-        let volumes = self.volumes.iter();
-        let sets = volumes.filter_map(|(name, state)| Some((name.clone(), state.set.clone()?)));
+        let sets = self
+            .volumes
+            .iter()
+            .filter_map(|(name, state)| Some((name.clone(), state.set.clone()?)));
         let look = ContainerLook {
             node: Arc::clone(node),
             pod: query.mounts.clone(),

@@ -171,15 +171,14 @@ fn root() -> rustix::io::Result<OwnedFd> {
 
 /// The names in a path, the first one last.
 fn names(path: &Path) -> Vec<OsString> {
-    let names = path
-        .components()
+    path.components()
         .rev()
         .filter_map(|component| match component {
             Component::Normal(name) => Some(name.to_owned()),
             Component::ParentDir => Some("..".into()),
             _ => None,
-        });
-    names.collect()
+        })
+        .collect()
 }
 
 /// Whether the open file is a link, as far as the kernel knows without asking its file system.
