@@ -317,8 +317,9 @@ async fn exchange_over<T>(
 
 /// The addresses of a URL's host.
 async fn resolve(url: &HttpUrl) -> Result<Vec<SocketAddr>, HttpError> {
-    let found = lookup(url.host(), url.port()).await;
-    found.map_err(HttpError::Lookup)
+    lookup(url.host(), url.port())
+        .await
+        .map_err(HttpError::Lookup)
 }
 
 #[cfg(test)]

@@ -70,8 +70,9 @@ impl RoundMetrics {
         self.runs
             .get_or_create(&[("action", action), ("outcome", outcome)])
             .inc();
-        let run = self.run.get_or_create(&[("action", action)]);
-        run.observe(took.as_secs_f64());
+        self.run
+            .get_or_create(&[("action", action)])
+            .observe(took.as_secs_f64());
     }
 
     /// Records the time from the delivery of a change to the first action.

@@ -56,8 +56,9 @@ const NAMES: [(&str, rustix::process::Signal); 34] = {
 /// The signal of this name.
 fn named(name: &str) -> Option<rustix::process::Signal> {
     let mut names = NAMES.iter();
-    let found = names.find(|(known, _)| *known == name);
-    found.map(|(_, signal)| *signal)
+    names
+        .find(|(known, _)| *known == name)
+        .map(|(_, signal)| *signal)
 }
 
 /// The name of a signal, or its number if it has none.
@@ -112,8 +113,9 @@ pub(crate) async fn run(
                 skipped += 1;
                 continue;
             }
-            let has_sent = send(target.signal, process, processes, deadline).await;
-            has_sent.map_err(StepOutcome::Failed)?;
+            send(target.signal, process, processes, deadline)
+                .await
+                .map_err(StepOutcome::Failed)?;
             sent += 1;
         }
     }

@@ -60,7 +60,8 @@ impl Tail {
 
     /// What is kept, as text.
     pub(super) fn text(mut self) -> String {
-        let text = String::from_utf8_lossy(self.kept.make_contiguous());
-        text.trim_end().to_owned()
+        String::from_utf8_lossy(self.kept.make_contiguous())
+            .trim_end()
+            .to_owned()
     }
 }

@@ -52,10 +52,11 @@ impl PodAddresses {
         let (allowed, refused): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
         match refused.into_iter().find_map(Result::err) {
             Some(refused) if allowed.is_empty() => Err(refused),
-            _ => {
-                let allowed = allowed.into_iter().flatten();
-                Ok(allowed.map(|ip| SocketAddr::new(ip, port)).collect())
-            }
+            _ => Ok(allowed
+                .into_iter()
+                .flatten()
+                .map(|ip| SocketAddr::new(ip, port))
+                .collect()),
         }
     }
 

@@ -65,16 +65,13 @@ impl FetchedHead {
 
     /// The headers by which the next request asks only for other content.
     pub fn validators(&self) -> Vec<(String, String)> {
-        let pairs = [
+        [
             ("etag", "if-none-match"),
             ("last-modified", "if-modified-since"),
-        ];
-        let found = pairs.into_iter();
-        found
-            .filter_map(|(name, condition)| {
-                Some((condition.to_owned(), self.header(name)?.to_owned()))
-            })
-            .collect()
+        ]
+        .into_iter()
+        .filter_map(|(name, condition)| Some((condition.to_owned(), self.header(name)?.to_owned())))
+        .collect()
     }
 }
 
