@@ -82,10 +82,9 @@ impl HookedParts {
             return false;
         };
         let mut known = std::mem::take(&mut self.parts);
-        let looked_at = parts.filter(|part| hooks.selects_part(part));
-        let with_state = looked_at.map(|part| {
-            let known = known.remove(&part);
-            (part, known.unwrap_or_default())
+        let with_state = parts.filter(|part| hooks.selects_part(part)).map(|part| {
+            let known = known.remove(&part).unwrap_or_default();
+            (part, known)
         });
         self.parts = with_state.collect();
         is_new

@@ -112,8 +112,9 @@ fn make(directory: &Path, path: &Path) -> io::Result<()> {
         .tempfile_in(directory)?;
     file.write_all(&DigestKey::generate().expect(HAS_RANDOM))?;
     // A file that is too short is replaced.
-    let found = path.metadata();
-    let is_short = found.is_ok_and(|found| found.len() < DigestKey::BYTES as u64);
+    let is_short = path
+        .metadata()
+        .is_ok_and(|found| found.len() < DigestKey::BYTES as u64);
     let renamed = if is_short {
         file.persist(path)
     } else {

@@ -95,8 +95,10 @@ impl Observer {
         objects: &ItemObjects<'_>,
         swapped: bool,
     ) {
-        let known = self.delivered.get(&part);
-        let is_known = known.is_some_and(|known| known.tags.left_out() == objects.left_out);
+        let is_known = self
+            .delivered
+            .get(&part)
+            .is_some_and(|known| known.tags.left_out() == objects.left_out);
         if (swapped || !is_known)
             && let Some(tags) = self.tags(&part, items)
         {

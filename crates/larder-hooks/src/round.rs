@@ -120,7 +120,8 @@ async fn call(
         Ok(Err(reason)) => StepOutcome::Failed(reason),
         Err(limit) => StepOutcome::timed_out(limit),
     };
-    let metrics = on_change.metrics();
-    metrics.ran("program", outcome.name(), began.elapsed());
+    on_change
+        .metrics()
+        .ran("program", outcome.name(), began.elapsed());
     AttemptEnd::of(outcome.failure(), String::new())
 }

@@ -400,14 +400,18 @@ impl OnChange {
 
     /// What the record of a pod says; `None` if there is none that can be read. Waits for the disk.
     pub(super) fn read_record(&self, uid: &str) -> Option<Record> {
-        let read = self.0.node.host.read_pod_file(uid, RECORD);
-        let read = read.inspect_err(|error| {
-            warn!(
-                pod.uid = uid,
-                error = chain(error),
-                "failed to read the record of hooks, comparing with the files on disk"
-            );
-        });
+        let read = self
+            .0
+            .node
+            .host
+            .read_pod_file(uid, RECORD)
+            .inspect_err(|error| {
+                warn!(
+                    pod.uid = uid,
+                    error = chain(error),
+                    "failed to read the record of hooks, comparing with the files on disk"
+                );
+            });
         let record = Record::read(&read.ok()??);
         if record.is_none() {
             warn!(

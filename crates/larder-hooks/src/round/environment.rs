@@ -56,8 +56,12 @@ impl<'a> PodEnvironment<'a> {
         let mut change = attempt.change(PodIdentity::from(&attempt.pod.pod.metadata));
         change.changes.locate(&query.mounts.volumes);
         query.volumes = before.is_some().then(|| {
-            let volumes = change.changes.volumes.iter();
-            volumes.map(|volume| volume.name.clone()).collect()
+            change
+                .changes
+                .volumes
+                .iter()
+                .map(|volume| volume.name.clone())
+                .collect()
         });
         query.variables = content.changed_environments(earlier, hook);
         query.swapped = content.swapped_since(earlier, hook);
@@ -92,8 +96,10 @@ impl StepEnvironment for PodEnvironment<'_> {
         all_processes: bool,
     ) -> Result<Vec<FoundContainer>, StepOutcome> {
         let query = &self.targets.query;
-        let found = query.find(self.processes(), all_processes).await;
-        found.map_err(|error| StepOutcome::Failed(error.to_string()))
+        query
+            .find(self.processes(), all_processes)
+            .await
+            .map_err(|error| StepOutcome::Failed(error.to_string()))
     }
 
     fn swapped(&self) -> Option<Duration> {
@@ -191,8 +197,9 @@ impl StepEnvironment for PodEnvironment<'_> {
     }
 
     fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {
-        let metrics = self.on_change.metrics();
-        metrics.ran(action.word(), outcome.name(), took);
+        self.on_change
+            .metrics()
+            .ran(action.word(), outcome.name(), took);
     }
 }
 

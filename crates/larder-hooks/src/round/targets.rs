@@ -58,8 +58,9 @@ impl OnChange {
         let containers = containers(pod)
             .filter(|found| is_target(found.name))
             .map(|found| {
-                let mounts = found.volume_mounts.iter();
-                let mounts = mounts
+                let mounts = found
+                    .volume_mounts
+                    .iter()
                     .map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()));
                 ContainerMounts {
                     name: found.name.into(),
