@@ -234,10 +234,11 @@ impl KubeletDir {
     fn open_volume(&self, id: &VolumeId<'_>) -> Result<OpenVolume, UnknownContent> {
         let path = self.volume_path(id);
         let plugin = id.kind.directory();
-        let parent = self.descend(&["pods", id.pod_uid, "volumes", plugin], &path)?;
-        let parent = parent.ok_or(UnknownContent::NotSetUp)?;
-        let directory = sys::open_place(parent.as_fd(), element(id.name)?);
-        let directory = directory.map_err(|errno| unknown_content(errno, "open", &path))?;
+        let parent = self
+            .descend(&["pods", id.pod_uid, "volumes", plugin], &path)?
+            .ok_or(UnknownContent::NotSetUp)?;
+        let directory = sys::open_place(parent.as_fd(), element(id.name)?)
+            .map_err(|errno| unknown_content(errno, "open", &path))?;
         if self.mounts == Mounts::Required && id.kind.wants_memory() {
             let is_mount_point = beneath::is_mount_point(parent.as_fd(), directory.as_fd());
             if !is_mount_point.map_err(failed("examine", &path))? {

@@ -150,8 +150,10 @@ pub(crate) fn publish<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
 /// Whether a driver requires republishing. One that cannot be decoded counts as such: this mistake costs a late update,
 /// the opposite one a mount (beside-kubelet 11.3).
 fn republishes(driver: &Found<CSIDriver>) -> bool {
-    let driver = driver.object.as_ref();
-    driver.map_or(true, |driver| driver.spec.requires_republish == Some(true))
+    driver
+        .object
+        .as_ref()
+        .map_or(true, |driver| driver.spec.requires_republish == Some(true))
 }
 
 /// Whether a pod has a volume of one of `drivers`.

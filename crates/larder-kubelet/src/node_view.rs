@@ -138,8 +138,10 @@ impl NodeViewer {
     /// The kubelet's version; empty if unknown.
     pub fn kubelet_version(&self) -> String {
         let known = self.known.borrow();
-        let kubelet = known.kubelet.as_ref();
-        kubelet.map_or_else(String::new, |kubelet| kubelet.kubelet_version.clone())
+        known
+            .kubelet
+            .as_ref()
+            .map_or_else(String::new, |kubelet| kubelet.kubelet_version.clone())
     }
 
     /// Why no pod is touched at present; empty if pods are touched.

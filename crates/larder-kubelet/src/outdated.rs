@@ -47,16 +47,17 @@ pub type ObjectVersions = BTreeMap<SourceObject, SmolStr>;
 
 /// The versions of the objects among `origins`.
 pub fn versions_of<'o>(origins: impl Iterator<Item = &'o Origin<'o>>) -> ObjectVersions {
-    let objects = origins.filter_map(|origin| match origin {
-        Origin::Key {
-            resource_version, ..
-        } => Some((
-            SourceObject::of(origin)?,
-            SmolStr::new(resource_version.as_str()),
-        )),
-        _ => None,
-    });
-    objects.collect()
+    origins
+        .filter_map(|origin| match origin {
+            Origin::Key {
+                resource_version, ..
+            } => Some((
+                SourceObject::of(origin)?,
+                SmolStr::new(resource_version.as_str()),
+            )),
+            _ => None,
+        })
+        .collect()
 }
 
 /// A mount with `subPath` through which a container sees content that differs from the computed one.
@@ -194,8 +195,10 @@ impl Outdated {
             }
         }
         for mount in mounts {
-            let containers = self.mounted_in.entry(volume.clone()).or_default();
-            containers.insert(mount.container.clone());
+            self.mounted_in
+                .entry(volume.clone())
+                .or_default()
+                .insert(mount.container.clone());
             let content = self.containers.entry(mount.container).or_default();
             let mounts = content.sub_paths.entry(volume.clone()).or_default();
             mounts.insert(mount.mount_path, mount.objects);
@@ -212,8 +215,7 @@ impl Outdated {
         }
         let mut found = Vec::new();
         if let (Some(before), Some(computed)) = (&content.at_start, &content.computed) {
-            let names = before.keys().chain(computed.keys());
-            let names: BTreeSet<_> = names.collect();
+            let names: BTreeSet<_> = before.keys().chain(computed.keys()).collect();
             for name in names {
                 let (old, new) = (before.get(name), computed.get(name));
                 if old.map(|(tag, _)| tag) != new.map(|(tag, _)| tag)

@@ -71,8 +71,11 @@ impl Permissions {
             json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
         let subject = request(client, Method::POST, SUBJECT_REVIEWS, Some(&subject));
         let subject: Value = answered(SUBJECT_REVIEWS, subject).await.unwrap_or_default();
-        let user = subject.pointer("/status/userInfo/username");
-        let identity = user.and_then(Value::as_str).unwrap_or_default().to_owned();
+        let identity = subject
+            .pointer("/status/userInfo/username")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let mut granted = BTreeMap::new();
         for permission in Permission::ALL {
             let attributes = permission.attributes(node_name);

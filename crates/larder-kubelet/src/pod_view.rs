@@ -40,8 +40,10 @@ impl PodTraits {
         let owners = pod.metadata.owner_references.iter().flatten();
         let spec = pod.spec.as_ref();
         let names = |is: fn(&ContainerStatus) -> bool| {
-            let found = statuses(pod).filter(|status| is(status));
-            found.map(|status| SmolStr::new(&status.name)).collect()
+            statuses(pod)
+                .filter(|status| is(status))
+                .map(|status| SmolStr::new(&status.name))
+                .collect()
         };
         Self {
             priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
@@ -82,17 +84,21 @@ pub fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
 
 /// The volumes that `container` mounts without `subPath`.
 fn whole_mounts<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = SmolStr> + use<'a> {
-    let mounts = container.volume_mounts.iter();
-    let whole = mounts.filter(|mount| !has_sub_path(mount));
-    whole.map(|mount| SmolStr::new(&mount.name))
+    container
+        .volume_mounts
+        .iter()
+        .filter(|mount| !has_sub_path(mount))
+        .map(|mount| SmolStr::new(&mount.name))
 }
 
 fn expanded(pod: &Pod) -> BTreeMap<SmolStr, BTreeSet<SmolStr>> {
     let mut expanded: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for container in containers(pod).filter(has_expression) {
         for mount in container.volume_mounts {
-            let containers = expanded.entry(SmolStr::new(&mount.name)).or_default();
-            containers.insert(SmolStr::new(container.name));
+            expanded
+                .entry(SmolStr::new(&mount.name))
+                .or_default()
+                .insert(SmolStr::new(container.name));
         }
     }
     expanded
@@ -118,8 +124,7 @@ pub fn has_sub_path(mount: &VolumeMount) -> bool {
 }
 
 fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.as_ref();
-    let lists = status.map(|status| {
+    let lists = pod.status.as_ref().map(|status| {
         [
             &status.init_container_statuses,
             &status.container_statuses,
@@ -130,13 +135,18 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
 }
 
 fn id(status: &ContainerStatus) -> Option<SmolStr> {
-    let id = status.container_id.as_deref();
-    id.filter(|id| !id.is_empty()).map(SmolStr::new)
+    status
+        .container_id
+        .as_deref()
+        .filter(|id| !id.is_empty())
+        .map(SmolStr::new)
 }
 
 fn is_running(status: &ContainerStatus) -> bool {
-    let state = status.state.as_ref();
-    state.is_some_and(|state| state.running.is_some())
+    status
+        .state
+        .as_ref()
+        .is_some_and(|state| state.running.is_some())
 }
 
 fn waits_for_environment(status: &ContainerStatus) -> bool {

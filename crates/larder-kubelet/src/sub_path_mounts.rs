@@ -44,8 +44,11 @@ impl<'a> SubPathMounts<'a> {
             for mount in table {
                 let volume: &'a Volume = mount.volume;
                 if mount.sub_path.is_some() && volumes.contains(volume.name.as_str()) {
-                    let of_volume = found.by_volume.entry(volume.name.as_str()).or_default();
-                    of_volume.push((container.name, mount));
+                    found
+                        .by_volume
+                        .entry(volume.name.as_str())
+                        .or_default()
+                        .push((container.name, mount));
                 }
             }
         }
@@ -73,8 +76,9 @@ impl<'a> SubPathMounts<'a> {
                 index: mount.index,
                 sub_path: mount.sub_path.as_deref().unwrap_or_default(),
             };
-            let compared = directory.compare_subpath(&id, volume, projection);
-            compared.is_ok_and(|differences| differences.reason().is_some())
+            directory
+                .compare_subpath(&id, volume, projection)
+                .is_ok_and(|differences| differences.reason().is_some())
         });
         let origins = projection.origins.values();
         let outdated = outdated.map(|(container, mount)| OutdatedMount {

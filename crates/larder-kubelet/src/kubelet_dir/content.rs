@@ -144,8 +144,10 @@ fn compare_text(
 }
 
 fn anchors(text: &str) -> HashSet<Vec<u8>> {
-    let blocks = pem::blocks(text).into_iter();
-    blocks.map(|block| block.der).collect()
+    pem::blocks(text)
+        .into_iter()
+        .map(|block| block.der)
+        .collect()
 }
 
 /// The lines of a file of annotations, `KEY="VALUE"`, whose values larder knows.
