@@ -137,8 +137,10 @@ impl Feed {
     fn publish(&mut self) {
         self.rejected_since_start
             .retain(|id| self.rejected.contains_key(id));
-        let rejected = self.rejected.iter();
-        let rejected = rejected.map(|(id, rejected)| format!("{id}: {}", rejected.why));
+        let rejected = self
+            .rejected
+            .iter()
+            .map(|(id, rejected)| format!("{id}: {}", rejected.why));
         let problems = self.directory.problems().iter().cloned().chain(rejected);
         self.problems.send_replace(problems.collect());
         self.waits.send_replace(self.directory.waits().collect());
@@ -196,8 +198,10 @@ impl Feed {
                     } else {
                         warn!(error = reason, object = %id, "object rejected");
                     }
-                    let known = self.rejected.get(&id);
-                    let since = known.map_or_else(|| self.server.now(), |known| known.since);
+                    let since = self
+                        .rejected
+                        .get(&id)
+                        .map_or_else(|| self.server.now(), |known| known.since);
                     self.rejected.insert(id, KeptVersion { since, why: reason });
                 }
             }
@@ -313,8 +317,7 @@ impl Feed {
 
 /// Each key with the field and the text that it has there.
 fn values(object: &Value) -> BTreeMap<&str, (&str, &Value)> {
-    let fields = ["data", "binaryData"].into_iter();
-    let entries = fields.flat_map(|field| {
+    let entries = ["data", "binaryData"].into_iter().flat_map(|field| {
         let entries = object[field].as_object().into_iter().flatten();
         entries.map(move |(key, value)| (key.as_str(), (field, value)))
     });
@@ -337,8 +340,9 @@ impl Placement {
             && pod["status"]["podIP"].is_null()
             && pod["status"]["podIPs"].is_null()
         {
-            let held = held().map(|mut held| held["status"].take());
-            let held = held.filter(|status| status["podIP"].is_string());
+            let held = held()
+                .map(|mut held| held["status"].take())
+                .filter(|status| status["podIP"].is_string());
             pod["status"] = match (pod["status"].take(), held) {
                 (Value::Null, Some(held)) => held,
                 (mut status, _) => {

@@ -165,10 +165,10 @@ impl Catalogue {
         }
         if let Some(problem) = problems.first() {
             keeps_last_good |= !before.is_empty();
-            let in_doubt = before
+            let kept = before
                 .keys()
-                .filter(|id| hidden.may_hold(&id.kind, &id.key));
-            let kept = in_doubt.map(|id| (id.clone(), keep(id, problem)));
+                .filter(|id| hidden.may_hold(&id.kind, &id.key))
+                .map(|id| (id.clone(), keep(id, problem)));
             state.kept.extend(kept);
             state.objects.extend(before);
         }
@@ -213,11 +213,10 @@ impl Catalogue {
 
     /// What could not be read of the files may hold these; only files with problems are named.
     pub(super) fn hidden_objects(&self) -> impl Iterator<Item = (&Path, &HiddenObjects)> {
-        let broken = self
-            .files
+        self.files
             .iter()
-            .filter(|(_, state)| !state.hidden.is_empty());
-        broken.map(|(file, state)| (file.as_path(), &state.hidden))
+            .filter(|(_, state)| !state.hidden.is_empty())
+            .map(|(file, state)| (file.as_path(), &state.hidden))
     }
 
     /// What could not be read of `file` may hold these.
@@ -243,14 +242,18 @@ impl Catalogue {
 
     /// The problems of files that keep objects of their last good content.
     pub(super) fn problems_of_kept(&self) -> impl Iterator<Item = &String> {
-        let keeping = self.files.values().filter(|state| state.keeps_last_good);
-        keeping.flat_map(|state| state.problems.iter().chain(&state.unknown_fields))
+        self.files
+            .values()
+            .filter(|state| state.keeps_last_good)
+            .flat_map(|state| state.problems.iter().chain(&state.unknown_fields))
     }
 
     /// The unknown fields of files whose objects are served with them.
     pub(super) fn unknown_fields(&self) -> impl Iterator<Item = &String> {
-        let serving = self.files.values().filter(|state| !state.keeps_last_good);
-        serving.flat_map(|state| &state.unknown_fields)
+        self.files
+            .values()
+            .filter(|state| !state.keeps_last_good)
+            .flat_map(|state| &state.unknown_fields)
     }
 
     /// The problems of all files, in their order.
@@ -331,8 +334,9 @@ fn subject(id: &ObjectId, workload: Option<&Workload>) -> SubjectKey {
 
 /// Names the workload that a pod is made from.
 fn made_from(held: &Held) -> String {
-    let workload = held.workload.as_deref();
-    workload.map_or(String::new(), |workload| format!(" (of {workload})"))
+    held.workload
+        .as_deref()
+        .map_or(String::new(), |workload| format!(" (of {workload})"))
 }
 
 #[cfg(test)]

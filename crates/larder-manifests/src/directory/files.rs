@@ -65,8 +65,9 @@ pub(super) fn list(directory: &Path) -> io::Result<Listing> {
 
 /// What a link leads to, or the link where it leads nowhere; `None` for a directory.
 pub(super) fn follow(link: &Path) -> Option<Stamp> {
-    let found = fs::metadata(link).or_else(|_| fs::symlink_metadata(link));
-    let found = found.ok()?;
+    let found = fs::metadata(link)
+        .or_else(|_| fs::symlink_metadata(link))
+        .ok()?;
     (!found.is_dir()).then(|| Stamp::from(&found))
 }
 

@@ -172,8 +172,9 @@ impl SlowReads {
 
     /// The reads that go on, each with its start.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, Timestamp)> {
-        let reads = self.since.iter();
-        reads.map(|(path, since)| (path.as_path(), *since))
+        self.since
+            .iter()
+            .map(|(path, since)| (path.as_path(), *since))
     }
 
     /// Waits until one of the reads has ended, and returns the files to read now; `None` if none goes on. Cancel-safe.
