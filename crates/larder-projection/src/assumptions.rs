@@ -97,15 +97,18 @@ impl Assumptions {
         let mut all: BTreeMap<_, _> = own.map(|(key, value)| (&**key, Some(value))).collect();
         all.extend(set);
         all.values().find(|value| value.is_none())?;
-        let lines = all.iter().enumerate().flat_map(|(index, (key, value))| {
-            let end = if index == 0 { "" } else { "\n" };
-            let unknown = Unknown::of_fact(format!("{path}['{key}']"));
-            match value {
-                Some(value) => vec![Ok(format!("{end}{key}={}", quote(value)))],
-                None => vec![Ok(format!("{end}{key}=\"")), Err(unknown), Ok("\"".into())],
-            }
-        });
-        let lines: Vec<Result<String, Unknown>> = lines.collect();
+        let lines: Vec<Result<String, Unknown>> = all
+            .iter()
+            .enumerate()
+            .flat_map(|(index, (key, value))| {
+                let end = if index == 0 { "" } else { "\n" };
+                let unknown = Unknown::of_fact(format!("{path}['{key}']"));
+                match value {
+                    Some(value) => vec![Ok(format!("{end}{key}={}", quote(value)))],
+                    None => vec![Ok(format!("{end}{key}=\"")), Err(unknown), Ok("\"".into())],
+                }
+            })
+            .collect();
         let parts = lines.iter().map(|part| part.as_ref().map(String::as_bytes));
         Some(Unknown::joined(parts))
     }

@@ -290,9 +290,12 @@ impl Unknown {
                 chosen.push(part);
                 continue;
             };
-            let found = layers.layers.iter().rev();
-            let mut found = found.filter(|(question, _)| is_true(question));
-            let value = found.next().map(|(_, value)| value);
+            let value = layers
+                .layers
+                .iter()
+                .rev()
+                .find(|(question, _)| is_true(question))
+                .map(|(_, value)| value);
             is_there &= match value.or(layers.below.as_ref()) {
                 Some(value) => value.choose(is_true, chosen),
                 None => false,

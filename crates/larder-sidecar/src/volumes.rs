@@ -115,14 +115,16 @@ impl Volumes {
     pub(crate) fn new(volumes: Vec<OwnVolume>, state_dir: &Path, metrics: Metrics) -> Self {
         let paths = volumes.iter().map(|volume| volume.path.clone());
         let index = Index::open(state_dir, &paths.collect::<BTreeSet<_>>());
-        let states = volumes.into_iter().map(|volume| VolumeState {
-            objects: volume.objects(),
-            volume,
-            tags: None,
-            error: None,
-            is_due: true,
-        });
-        let states: Vec<_> = states.collect();
+        let states: Vec<_> = volumes
+            .into_iter()
+            .map(|volume| VolumeState {
+                objects: volume.objects(),
+                volume,
+                tags: None,
+                error: None,
+                is_due: true,
+            })
+            .collect();
         let objects = states.iter().flat_map(|state| &state.objects);
         Self {
             unlisted: objects.cloned().collect(),

@@ -67,23 +67,25 @@ fn find(args: &CheckpointArgs, config: &Config) -> Result<Contents<()>, Failure>
 
 /// A line for each copy, with its age at `now`.
 fn table(copies: &[SavedCopy<()>], now: Timestamp) -> String {
-    let rows = copies.iter().map(|copy| {
-        let name = match (copy.id.namespace.as_str(), copy.id.name.as_str()) {
-            ("", name) => name.to_owned(),
-            (namespace, name) => format!("{namespace}/{name}"),
-        };
-        let state = copy.content.map_or("absent", |()| "present");
-        let verified_at = format!("{:.0}", copy.verified_at);
-        [
-            copy.id.kind.to_string(),
-            name,
-            state.to_owned(),
-            verified_at,
-            age(copy.verified_at, now),
-            copy.bytes.to_string(),
-        ]
-    });
-    let rows: Vec<_> = rows.collect();
+    let rows: Vec<_> = copies
+        .iter()
+        .map(|copy| {
+            let name = match (copy.id.namespace.as_str(), copy.id.name.as_str()) {
+                ("", name) => name.to_owned(),
+                (namespace, name) => format!("{namespace}/{name}"),
+            };
+            let state = copy.content.map_or("absent", |()| "present");
+            let verified_at = format!("{:.0}", copy.verified_at);
+            [
+                copy.id.kind.to_string(),
+                name,
+                state.to_owned(),
+                verified_at,
+                age(copy.verified_at, now),
+                copy.bytes.to_string(),
+            ]
+        })
+        .collect();
     let heading = ["KIND", "NAME", "STATE", "CONFIRMED", "AGE", "BYTES"];
     output::table::table(heading, &rows)
 }

@@ -107,8 +107,7 @@ fn typed_flags() -> Vec<(String, String)> {
         if is_switch && typed.value_source(id) == Some(ValueSource::DefaultValue) {
             return None;
         }
-        let values = typed.get_raw(id)?.map(OsStr::to_string_lossy);
-        let values: Vec<_> = values.collect();
+        let values: Vec<_> = typed.get_raw(id)?.map(OsStr::to_string_lossy).collect();
         Some((flag.get_long()?.to_owned(), values.join(",")))
     });
     flags.collect()

@@ -356,8 +356,10 @@ fn root<'r>(mount: &'r Mount<'_>) -> &'r str {
 /// The path in a volume that a `subPath` names, without empty elements. `..data` is the set, of which a container sees
 /// plain files.
 pub(crate) fn path_in_volume(sub_path: &str) -> String {
-    let elements = sub_path.split('/');
-    let elements: Vec<_> = elements.filter(|e| !matches!(*e, "" | ".")).collect();
+    let elements: Vec<_> = sub_path
+        .split('/')
+        .filter(|e| !matches!(*e, "" | "."))
+        .collect();
     let below = elements.strip_prefix(&["..data"]).unwrap_or(&elements);
     below.join("/")
 }

@@ -103,12 +103,16 @@ impl RenderedPod<'_> {
 
     /// The hints for what a volume lacks, empty without any.
     pub(crate) fn volume_hint(&self, error: &PayloadError) -> String {
-        let hints = error.errors().iter().map(|error| match error {
-            SourceError::Object(error) => self.object_hint(error),
-            SourceError::MissingKey { kind, name, key } => self.similar_key(*kind, name, key),
-            _ => String::new(),
-        });
-        let hints: BTreeSet<_> = hints.filter(|hint| !hint.is_empty()).collect();
+        let hints: BTreeSet<_> = error
+            .errors()
+            .iter()
+            .map(|error| match error {
+                SourceError::Object(error) => self.object_hint(error),
+                SourceError::MissingKey { kind, name, key } => self.similar_key(*kind, name, key),
+                _ => String::new(),
+            })
+            .filter(|hint| !hint.is_empty())
+            .collect();
         hints.into_iter().collect::<Vec<_>>().join("; ")
     }
 

@@ -131,8 +131,11 @@ fn container(
                 .environment
                 .iter()
                 .map(|(name, variable)| (name, text(&variable.value)));
-            let mounts = rendered.all_mounts(container, &view.mounts);
-            let mounts: Vec<_> = mounts.into_iter().map(mount).collect();
+            let mounts: Vec<_> = rendered
+                .all_mounts(container, &view.mounts)
+                .into_iter()
+                .map(mount)
+                .collect();
             json!({"env": variables.collect::<BTreeMap<_, _>>(), "mounts": mounts})
         }
         Err(error) => json!({"error": rendered.start_error(error)}),

@@ -174,11 +174,13 @@ impl<'u> Rest<'u> {
             Gapped::Text(text) => Some(*text),
             Gapped::Gap(_) => None,
         });
-        let gaps = parts.iter().filter_map(|part| match part {
-            Gapped::Gap(gap) => Some(*gap),
-            Gapped::Text(_) => None,
-        });
-        let mut gaps: Vec<_> = gaps.collect();
+        let mut gaps: Vec<_> = parts
+            .iter()
+            .filter_map(|part| match part {
+                Gapped::Gap(gap) => Some(*gap),
+                Gapped::Text(_) => None,
+            })
+            .collect();
         gaps.sort_unstable();
         Self {
             texts: texts.collect(),

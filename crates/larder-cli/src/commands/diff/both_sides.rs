@@ -50,12 +50,13 @@ pub(super) type VariableSides<'r> = (
 impl<'r> BothSides<'_, 'r> {
     /// The variables that are not made of the same, with what they are on both sides.
     pub(super) fn variables(&self) -> Vec<VariableSides<'r>> {
-        let names = self
+        let mut names: BTreeSet<_> = self
             .from
             .environment
             .iter()
-            .chain(self.to.environment.iter());
-        let mut names: BTreeSet<_> = names.map(|(name, _)| Cow::Borrowed(name)).collect();
+            .chain(self.to.environment.iter())
+            .map(|(name, _)| Cow::Borrowed(name))
+            .collect();
         names.extend(self.needed_names().map(Cow::Owned));
         names.extend(
             self.from

@@ -234,8 +234,11 @@ impl<'r> PodDiff<'r> {
     ) -> Option<Self> {
         let (from, to) = sides.sides();
         let (from, to) = (from.copied(), to.copied());
-        let before = from.into_iter().flat_map(states);
-        let mut before: HashMap<_, _> = before.map(|one| (one.view.name, one)).collect();
+        let mut before: HashMap<_, _> = from
+            .into_iter()
+            .flat_map(states)
+            .map(|one| (one.view.name, one))
+            .collect();
         let mut containers = Vec::new();
         let after = to
             .into_iter()

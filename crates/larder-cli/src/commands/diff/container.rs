@@ -396,20 +396,21 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
     let before = before.unwrap_or(&none);
     let is_needed = |object: &ObjectId| before.needs(&Question::Exists(object.clone()));
     let new = after.start.needs.iter().filter(|need| !before.needs(need));
-    let unmet = new.map(|need| {
-        // Of an object that was needed before, or that is there, only the key is asked for.
-        let what = match need {
-            Question::HasKey(object, _) if is_needed(object) || pod.has_object(object) => {
-                need.to_string()
-            }
-            _ => need.subject(),
-        };
-        let hint = need
-            .object()
-            .and_then(|object| pod.similar_object(object.kind, &object.name));
-        Unmet { what, hint }
-    });
-    let mut unmet: BTreeSet<_> = unmet.collect();
+    let mut unmet: BTreeSet<_> = new
+        .map(|need| {
+            // Of an object that was needed before, or that is there, only the key is asked for.
+            let what = match need {
+                Question::HasKey(object, _) if is_needed(object) || pod.has_object(object) => {
+                    need.to_string()
+                }
+                _ => need.subject(),
+            };
+            let hint = need
+                .object()
+                .and_then(|object| pod.similar_object(object.kind, &object.name));
+            Unmet { what, hint }
+        })
+        .collect();
     let own = after
         .start
         .values

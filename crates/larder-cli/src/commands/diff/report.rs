@@ -225,15 +225,15 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
             (Some(rest), false) => format!("Compared in part, without a difference; {rest}"),
         };
     }
-    let containers = WORDS
+    let containers: Vec<_> = WORDS
         .iter()
         .enumerate()
         .filter_map(|(place, (_, one, many))| {
             let all = comparison.pods.iter().flat_map(|pod| &pod.containers);
             let found = all.filter(|container| rank(container) == place).count();
             counted(found, one, many)
-        });
-    let containers: Vec<_> = containers.collect();
+        })
+        .collect();
     let pods = counted(comparison.pods.len(), "pod differs", "pods differ");
     let pods = pods.map(|pods| match &*containers {
         [] => pods,

@@ -26,12 +26,15 @@ pub(super) fn notes(status: &AgentStatus) -> Vec<String> {
     ];
     let facts: Vec<_> = facts.into_iter().flatten().collect();
     let mut notes = vec![format!("mode Beside: {}", facts.join(", "))];
-    let rights = beside.rights.iter().map(|right| match right.granted {
-        Some(true) => format!("{} granted", right.right),
-        Some(false) => format!("{} denied", right.right),
-        None => format!("{} unknown", right.right),
-    });
-    let rights: Vec<_> = rights.collect();
+    let rights: Vec<_> = beside
+        .rights
+        .iter()
+        .map(|right| match right.granted {
+            Some(true) => format!("{} granted", right.right),
+            Some(false) => format!("{} denied", right.right),
+            None => format!("{} unknown", right.right),
+        })
+        .collect();
     if !rights.is_empty() {
         notes.push(format!("permissions: {}", rights.join(", ")));
     }

@@ -95,7 +95,8 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
     fact("mirror", mirror(pod));
     fact("directory", &short_path(status, pod));
     if let Some(deleted) = pod.deletion_timestamp {
-        let until = "served until it is gone from its source; whoever runs the pod ends it";
+        let until =
+            "served until it is gone from its source; the program that runs the pod ends it";
         fact("deletion", &format!("{deleted:.0}, {until}"));
     }
     text += &notes(status);
