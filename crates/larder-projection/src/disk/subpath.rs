@@ -6,7 +6,7 @@
 //! belongs before a start of the container.
 //!
 //! Invariant: nothing outside the volume is reached, regardless of links in it: paths are resolved by `openat2` with
-//! `RESOLVE_BENEATH`, or element by element where the kernel has none (Linux before 5.6).
+//! `RESOLVE_BENEATH`, or element by element where the kernel has none (Linux before 5.6) or does not follow a link.
 
 use std::{
     collections::VecDeque,
@@ -280,8 +280,9 @@ pub fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
             // Something on the machine was renamed or mounted while `..` was followed, so the kernel could not tell
             // whether that led out.
             Err(Errno::AGAIN) => continue,
-            // Linux before 5.6, or a filter that does not know the call.
-            Err(Errno::NOSYS | Errno::PERM) => resolve_by_elements(base, path),
+            // Linux before 5.6, or a filter that does not know the call; or a link in a sticky directory that belongs to
+            // another user, which `fs.protected_symlinks` lets nobody but that user follow. It can be read.
+            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => resolve_by_elements(base, path),
             resolved => resolved,
         };
     }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::disk::{
     PodVolume,
-    testing::{as_root_with_mounts, files, noon},
+    testing::{as_ordinary_user, as_root_with_mounts, files, noon},
 };
 
 fn config<'a>() -> PodVolume<'a> {
@@ -278,4 +278,27 @@ fn resolving_by_elements_agrees_with_the_kernel() {
             (a, b) => assert_eq!(a.unwrap_err(), b.unwrap_err(), "{path}"),
         }
     }
+}
+
+/// Fails only where `fs.protected_symlinks` is set, as on most systems: the kernel then follows such a link for its owner
+/// alone.
+#[test]
+fn a_link_of_another_user_in_a_sticky_directory_is_read() {
+    as_root_with_mounts(|| {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path();
+        fs::create_dir(path.join("..set")).unwrap();
+        fs::write(path.join("..set/key"), "of 1001").unwrap();
+        symlink("..set", path.join("..data")).unwrap();
+        symlink("..data/key", path.join("key")).unwrap();
+        std::os::unix::fs::lchown(path.join("key"), Some(1001), None).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
+        let check = || {
+            let base = Directory::open(path).unwrap();
+            let found = |path| sys::stat(&resolve(base.as_fd(), path).unwrap()).unwrap();
+            assert_eq!(found("key").st_ino, found("..set/key").st_ino);
+        };
+        check();
+        as_ordinary_user(check);
+    });
 }
