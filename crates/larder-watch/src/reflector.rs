@@ -201,8 +201,9 @@ pub(crate) const STREAMING_TIMEOUT: Duration = Duration::from_mins(5);
 pub(crate) const WATCH_SLACK: Duration = Duration::from_secs(30);
 
 /// A watch without an event or bookmark for so long is opened again, on a new connection, if nothing else shows whether
-/// the server is alive: over HTTP/1.1, which has no PING. kube-apiserver sends a bookmark about once a minute.
-pub(crate) const BOOKMARK_SILENCE: Duration = Duration::from_mins(2);
+/// the server is alive: over HTTP/1.1, which has no PING. kube-apiserver sends a bookmark about once a minute (1.36,
+/// `defaultBookmarkFrequency`), so one has not come.
+pub(crate) const BOOKMARK_SILENCE: Duration = Duration::from_secs(90);
 
 /// A stream that ends sooner, without an event, is a "very short watch".
 const SHORT_WATCH: Duration = Duration::from_secs(1);
