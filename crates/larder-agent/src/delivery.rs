@@ -12,6 +12,7 @@ pub(crate) mod gathering;
 pub(crate) mod inbox;
 pub(crate) mod inputs;
 pub(crate) mod journal;
+pub(crate) mod kept_pods;
 pub(crate) mod max_ages;
 pub(crate) mod plan;
 pub(crate) mod pod_parts;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. A part is `Delivered` only while all that it reads is proven to be current: its objects, the Node, the Services, the
-//!    trust bundles, and the pod itself, if that is of the API server. Otherwise it is `Stale`: its content stays in place
+//!    trust bundles, and the pod itself. Otherwise it is `Stale`: its content stays in place
 //!    and readable, and the reason names what is not.
 //! 2. While the root directory is not at its path, no part is in place: each is `Failing`.
 //! 3. Neither is stored: each is derived whenever a status is read, by [`Unproven::show`] and nothing else. So text,
@@ -10,82 +10,50 @@
 //!
 //! [`follow`] notifies clients of the stream, and posts events.
 
+mod doubts;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
     sync::Arc,
     time::Duration,
 };
 
-use jiff::{SignedDuration, Timestamp};
-use larder::{ObjectManager, ObjectState, ObjectStatus, Proof, RequestFailure};
-use larder_objects::{Kind, Object, ObjectKey, chain, manifest::KeptObjects};
+use jiff::Timestamp;
+use larder_objects::{Kind, ObjectKey, manifest::KeptObjects};
 use larder_pods::{
     PodSource, Pods, ResolvedPodUid,
     events::{EventSubject, PodReason},
 };
-use larder_projection::{Need, TrustBundles};
-use larder_watch::CollectionFreshness;
+use larder_projection::Need;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
+pub(crate) use self::doubts::Now;
+use self::doubts::{Doubt, Input, input, of_cluster, unproven};
 use crate::{
     delivery::{
-        inputs::NodeInputs, plan::Part, pod_statuses::PodStatusEntry, worker::DeliveryNode,
+        inputs::NodeInputs, kept_pods::KeptPods, plan::Part, pod_statuses::PodStatusEntry,
+        worker::DeliveryNode,
     },
     status::{Delivery, Phase, PodOverview, PodStatus},
 };
 
-/// Time for which a watch may be without proof while no request has failed: opening it again takes milliseconds.
-const REOPENED_WITHIN: Duration = Duration::from_secs(5);
 /// Time after which the objects are looked at without a change.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause between two looks, however many objects change.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-
-/// Why an object is not known to be current although no request has failed.
-const SILENT: &str = "the API server does not answer";
-
-/// What parts read, as far as the API server can change it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Input {
-    Object(Kind, ObjectKey),
-    Services,
-    Node,
-    TrustBundles,
-    /// The pods that are bound to the node.
-    Pods,
-}
-
-impl fmt::Display for Input {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Object(kind, key) => write!(f, "{} {key}", kind.singular()),
-            Self::Services => f.write_str("the Services"),
-            Self::Node => f.write_str("the Node"),
-            Self::TrustBundles => f.write_str("the ClusterTrustBundles"),
-            Self::Pods => f.write_str("the pods of the node"),
-        }
-    }
-}
-
-/// Why an input is not known to be current.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Doubt {
-    /// The time of the last proof.
-    since: Timestamp,
-    why: String,
-}
 
 /// What is not known to be current, or in place. Usually nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Unproven {
     /// The inputs that are not known to be current.
     inputs: HashMap<Input, Doubt>,
-    /// The objects and pods whose newest manifest is rejected. Its problem says so already.
+    /// The objects and pods of the API server whose newest manifest is rejected. Its problem says so already.
     kept: Arc<KeptObjects>,
+    /// The pods whose source cannot use their newest version. Its problem says so already.
+    kept_pods: KeptPods,
     /// That nothing is where pods look for it.
     displaced: Option<Doubt>,
 }
@@ -93,10 +61,7 @@ pub(crate) struct Unproven {
 impl Unproven {
     /// What is unproven now.
     pub(crate) fn of(inputs: &NodeInputs) -> Self {
-        let now = Now {
-            at: Instant::now(),
-            wall: inputs.clock.now(),
-        };
+        let now = Now::of(&inputs.clock);
         let objects = unproven(Kind::ConfigMap, &inputs.config_maps, now).chain(unproven(
             Kind::Secret,
             &inputs.secrets,
@@ -105,6 +70,7 @@ impl Unproven {
         Self {
             inputs: objects.chain(of_cluster(inputs, now)).collect(),
             kept: Arc::clone(&inputs.cluster.borrow().kept),
+            kept_pods: inputs.kept_pods.lock().clone(),
             displaced: None,
         }
     }
@@ -175,7 +141,7 @@ impl Unproven {
 
     /// Whether all that parts read is known to be current.
     fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.kept.is_empty()
+        self.inputs.is_empty() && self.kept.is_empty() && self.kept_pods.is_empty()
     }
 
     /// What the parts of the pod with an unproven input would show, by their keys.
@@ -219,15 +185,18 @@ impl Unproven {
 
     /// Why the pod itself is not known to be current, and since when.
     fn of_pod(&self, pod: &PodStatus) -> Option<(Timestamp, String)> {
-        if pod.source != PodSource::Api.as_str() {
-            return None;
-        }
-        let doubt = self
-            .inputs
-            .get(&Input::Pods)
-            .map(|doubt| (doubt.since, &*doubt.why));
         let key = ObjectKey::new(&*pod.namespace, &*pod.name);
-        let (since, why) = doubt.or_else(|| self.of_kept("Pod", &key))?;
+        let of_api = || {
+            let doubt = self.inputs.get(&Input::Pods);
+            let doubt = doubt.map(|doubt| (doubt.since, &*doubt.why));
+            doubt.or_else(|| self.of_kept("Pod", &key))
+        };
+        let of_api = (pod.source == PodSource::Api.as_str()).then(of_api);
+        let of_source = || {
+            let kept = self.kept_pods.get(&pod.source, &key)?;
+            Some((kept.since, &*kept.why))
+        };
+        let (since, why) = of_api.flatten().or_else(of_source)?;
         Some((since, format!("the pod: {why}")))
     }
 
@@ -237,26 +206,7 @@ impl Unproven {
     }
 }
 
-/// The input that a part in this namespace needs; `None` for what is issued to its pod.
-fn input(need: &Need, namespace: &str) -> Option<Input> {
-    match need {
-        Need::Object(kind, name) => Some(Input::Object(
-            *kind,
-            ObjectKey::new(namespace, name.clone()),
-        )),
-        Need::Services => Some(Input::Services),
-        Need::Node => Some(Input::Node),
-        Need::TrustBundles => Some(Input::TrustBundles),
-        Need::Token(_) | Need::PodCertificate(_) => None,
-    }
-}
-
 impl Doubt {
-    fn since(since: Timestamp, failure: Option<&RequestFailure>) -> Self {
-        let why = failure.map_or_else(|| SILENT.to_owned(), |failure| chain(&*failure.error));
-        Self { since, why }
-    }
-
     /// Shows that the part or pod is not in place.
     fn show_displaced(&self, delivery: &mut Delivery) {
         if is_displaceable(delivery.phase) {
@@ -281,93 +231,6 @@ fn parts_of(pod: &mut PodStatus) -> impl Iterator<Item = (&'static str, &str, &m
         .iter_mut()
         .map(|one| ("environment", &*one.name, &mut one.delivery));
     volumes.chain(containers)
-}
-
-/// The time, by both clocks.
-#[derive(Clone, Copy, Debug)]
-struct Now {
-    at: Instant,
-    wall: Timestamp,
-}
-
-impl Now {
-    /// The time of day at an earlier moment.
-    fn wall_at(self, then: Instant) -> Timestamp {
-        let age = SignedDuration::try_from(self.at.saturating_duration_since(then))
-            .unwrap_or(SignedDuration::MAX);
-        self.wall.checked_sub(age).unwrap_or(Timestamp::MIN)
-    }
-}
-
-/// The objects of a manager that are not known to be current.
-fn unproven<K: Object>(
-    kind: Kind,
-    manager: &ObjectManager<K>,
-    now: Now,
-) -> impl Iterator<Item = (Input, Doubt)> {
-    manager.objects().into_iter().filter_map(move |object| {
-        let doubt = doubt_of_object(&object, now)?;
-        Some((Input::Object(kind, object.key), doubt))
-    })
-}
-
-/// What is known of the cluster and of the node's pods, and is not known to be current.
-fn of_cluster(inputs: &NodeInputs, now: Now) -> impl Iterator<Item = (Input, Doubt)> {
-    let state = inputs.cluster.borrow();
-    let freshness = &inputs.cluster_freshness;
-    // Before there is one, nothing of it is delivered. A resource that is not served has no state to follow.
-    let has_bundles = matches!(state.trust_bundles, Some(TrustBundles::Synced(_)));
-    let known = [
-        (
-            Input::Services,
-            state.services.is_some(),
-            &freshness.services,
-        ),
-        (Input::Node, state.node.is_some(), &freshness.node),
-        (Input::TrustBundles, has_bundles, &freshness.trust_bundles),
-        (Input::Pods, true, &inputs.pod_freshness),
-    ];
-    let doubts = known.map(|(input, is_known, freshness)| {
-        let doubt = is_known.then(|| doubt_of_collection(freshness, state.copied_as_of, now));
-        Some((input, doubt??))
-    });
-    doubts.into_iter().flatten()
-}
-
-/// Why the object is not known to be current.
-fn doubt_of_object(object: &ObjectStatus, now: Now) -> Option<Doubt> {
-    match object.state {
-        // Nothing of it is delivered.
-        ObjectState::Pending | ObjectState::Idle | ObjectState::Removed => None,
-        // A copy that an earlier agent kept.
-        ObjectState::Stale(as_of) => Some(Doubt::since(as_of, object.failure.as_ref())),
-        ObjectState::Synced | ObjectState::Absent | ObjectState::Immutable => {
-            doubt(&object.proof, now)
-        }
-    }
-}
-
-/// Why a collection is not known to be current. Before the API server has listed it, it may be a copy of that time.
-fn doubt_of_collection(
-    freshness: &CollectionFreshness,
-    copied_as_of: Option<Timestamp>,
-    now: Now,
-) -> Option<Doubt> {
-    match freshness.proof(now.at) {
-        Some(proof) => doubt(&proof, now),
-        None => Some(Doubt::since(copied_as_of?, freshness.failure().as_ref())),
-    }
-}
-
-/// Why something with this proof is not known to be current.
-fn doubt(proof: &Proof, now: Now) -> Option<Doubt> {
-    match proof {
-        Proof::At(_) => None,
-        Proof::Lost { since, failure } => {
-            let is_reopened = failure.is_none() && now.at - *since < REOPENED_WITHIN;
-            (!is_reopened).then(|| Doubt::since(now.wall_at(*since), failure.as_ref()))
-        }
-    }
 }
 
 /// The stale parts of a pod, with their reasons.

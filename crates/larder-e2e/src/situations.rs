@@ -10,11 +10,13 @@ use std::{env, fs, path::PathBuf};
 
 use serde_json::{Value, json};
 
-/// A situation, and what the outputs say of the pod `web`.
+/// A situation, and what the outputs say of one pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
     /// Also of the recorded document.
     pub name: &'static str,
+    /// Name of the pod.
+    pub pod: &'static str,
     /// The phase of the pod and of its worst part.
     pub phase: &'static str,
     /// In the reason of the pod; empty if it has none.
@@ -46,6 +48,7 @@ pub enum Wait {
 
 const DELIVERED: Situation = Situation {
     name: "delivered",
+    pod: "web",
     phase: "Delivered",
     reason: "",
     hook: ["", ""],
@@ -89,7 +92,7 @@ const HOOK: Situation = Situation {
 };
 
 /// All situations.
-pub const SITUATIONS: [Situation; 23] = [
+pub const SITUATIONS: [Situation; 29] = [
     DELIVERED,
     Situation {
         name: "a key is missing",
@@ -133,8 +136,19 @@ pub const SITUATIONS: [Situation; 23] = [
         ..STALE
     },
     Situation {
+        name: "a connection without PING is silent",
+        ..STALE
+    },
+    Situation {
         name: "outage",
         problem: "secret default/tls and 3 more may have changed unnoticed since ",
+        event: "",
+        ..STALE
+    },
+    Situation {
+        name: "the API server is away at the start",
+        reason: "volume tls: ",
+        problem: "API server: failed to follow the pods of node ",
         event: "",
         ..STALE
     },
@@ -142,6 +156,18 @@ pub const SITUATIONS: [Situation; 23] = [
         name: "the right on Services is taken away",
         reason: "environment of main: the Services: ",
         problem: "the Services may have changed unnoticed since ",
+        ..STALE
+    },
+    Situation {
+        name: "the right on the Node is taken away",
+        reason: "volume info: the Node: ",
+        problem: "the Node may have changed unnoticed since ",
+        ..STALE
+    },
+    Situation {
+        name: "the right on ClusterTrustBundles is taken away",
+        reason: "volume trust: the ClusterTrustBundles: ",
+        problem: "the ClusterTrustBundles may have changed unnoticed since ",
         ..STALE
     },
     Situation {
@@ -180,6 +206,14 @@ pub const SITUATIONS: [Situation; 23] = [
         ..PROBLEM
     },
     Situation {
+        name: "the manifest of a static pod is rejected",
+        pod: "static-node-1",
+        reason: "environment of main: the pod: /static-pods/static.json: ",
+        problem: "/static-pods/static.json: ",
+        wait_for_all: Wait::Pending,
+        ..STALE
+    },
+    Situation {
         name: "a manifest has an unknown field",
         problem: "/root-dir/manifests/tls.yaml: document 1, line ",
         ..PROBLEM
@@ -195,6 +229,13 @@ pub const SITUATIONS: [Situation; 23] = [
         name: "the manifest of the Secret cannot be read",
         reason: "volume tls: secret tls: /root-dir/manifests/tls.yaml: document 1, line ",
         problem: "/root-dir/manifests/tls.yaml: document 1, line ",
+        wait_for_all: Wait::Pending,
+        ..STALE
+    },
+    Situation {
+        name: "the manifest of the pod is rejected",
+        reason: "volume tls: the pod: /root-dir/manifests/web.json: document 1",
+        problem: "/root-dir/manifests/web.json: document 1",
         wait_for_all: Wait::Pending,
         ..STALE
     },

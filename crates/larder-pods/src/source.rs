@@ -18,9 +18,12 @@ mod last_good;
 use std::{error::Error, fmt, sync::Arc};
 
 use larder_objects::chain;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
-use super::{identity::PodSource, merge::SourcePods};
+use super::{
+    identity::{FullName, PodSource},
+    merge::SourcePods,
+};
 
 pub use api::{ApiSource, ApiSourceError};
 #[cfg(feature = "static-sources")]
@@ -55,6 +58,30 @@ pub struct SourceProblem {
     pub subject: String,
     /// The problem.
     pub error: Arc<dyn Error + Send + Sync>,
+    /// The pods of which an earlier version stays because of it.
+    pub kept: Vec<FullName>,
+    /// When those were last known to be the newest, or else when the problem was found.
+    pub since: Instant,
+}
+
+impl SourceProblem {
+    /// A problem that was found now, and that keeps no pod.
+    pub(crate) fn new(subject: impl Into<String>, error: Arc<dyn Error + Send + Sync>) -> Self {
+        Self {
+            subject: subject.into(),
+            error,
+            kept: Vec::new(),
+            since: Instant::now(),
+        }
+    }
+
+    /// An earlier version of these pods stays because of it.
+    pub(crate) fn keeping(self, kept: impl IntoIterator<Item = FullName>) -> Self {
+        Self {
+            kept: kept.into_iter().collect(),
+            ..self
+        }
+    }
 }
 
 /// Displays as subject and chain of causes. Causes that repeat the subject are shortened.
@@ -76,8 +103,8 @@ impl fmt::Display for SourceProblem {
 struct Reporter {
     source: PodSource,
     reports: mpsc::Sender<SourceReport>,
-    /// The problems reported last, as text.
-    reported: Vec<String>,
+    /// The problems reported last, as text, with the pods that they keep.
+    reported: Vec<(String, Vec<FullName>)>,
 }
 
 /// The receiver was dropped, so the source ends.
@@ -98,11 +125,13 @@ impl Reporter {
     }
 
     async fn problems(&mut self, problems: Vec<SourceProblem>) -> Result<(), Closed> {
-        let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        if self.reported == texts {
+        let shown = problems.iter();
+        let shown = shown.map(|problem| (problem.to_string(), problem.kept.clone()));
+        let shown: Vec<_> = shown.collect();
+        if self.reported == shown {
             return Ok(());
         }
-        self.reported = texts;
+        self.reported = shown;
         self.send(SourceEvent::Problems(problems)).await
     }
 
@@ -135,10 +164,7 @@ mod tests {
     #[test]
     fn a_problem_names_its_subject_once() {
         let cause = io::Error::other("m/a.yaml: document 1: no kind");
-        let problem = SourceProblem {
-            subject: "m/a.yaml".to_owned(),
-            error: Arc::new(Outer(cause)),
-        };
+        let problem = SourceProblem::new("m/a.yaml", Arc::new(Outer(cause)));
         let text = "m/a.yaml: invalid static pod: document 1: no kind";
         assert_eq!(problem.to_string(), text);
     }
@@ -146,10 +172,7 @@ mod tests {
     #[test]
     fn a_cause_that_ends_with_the_subject_stays_whole() {
         let text = "cannot talk to the API server: refused";
-        let problem = SourceProblem {
-            subject: "API server".to_owned(),
-            error: Arc::new(io::Error::other(text)),
-        };
+        let problem = SourceProblem::new("API server", Arc::new(io::Error::other(text)));
         assert_eq!(problem.to_string(), format!("API server: {text}"));
     }
 }

@@ -360,6 +360,7 @@ impl AgentBuilder {
             cluster: cluster.subscribe(),
             cluster_freshness: ClusterFreshness::default(),
             pod_freshness: CollectionFreshness::default(),
+            kept_pods: Mutex::default(),
             max_ages: Mutex::default(),
             sync_frequency: self.given.config.sync_frequency.into(),
             clock: self.clock.clone(),

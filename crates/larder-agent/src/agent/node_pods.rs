@@ -9,7 +9,7 @@ use larder_pods::events::{EventSubject, PodReason};
 use larder_pods::{
     DuplicatePod, PodAction, PodLoop, PodMetrics, PodSource, ResolvedPodUid, SourcePods,
     lifecycle::{HeldBecause, PodLife},
-    source::{ApiSourceError, SourceEvent, SourceProblem, SourceReport},
+    source::{ApiSourceError, HttpSourceError, SourceEvent, SourceProblem, SourceReport},
 };
 use larder_projection::disk::{DiskError, PodOnDisk};
 use tokio::sync::{Notify, watch};
@@ -18,6 +18,7 @@ use tracing::{error, info, warn};
 use super::AgentHandle;
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
+    freshness::Now,
     reconcile::Reconciler,
     status::ProblemKind,
 };
@@ -60,11 +61,18 @@ impl NodePods {
             let problem = problem.to_string();
             warn!(%source, problem, "pod source is incomplete, keeping its last known pods");
         }
+        let inputs = &self.handle.node.inputs;
+        let now = Now::of(&inputs.clock);
+        inputs
+            .kept_pods
+            .lock()
+            .replace(source, problems, |then| now.wall_at(then));
         let problems = problems
             .iter()
             .map(|problem| (kind_of(problem), problem.to_string()))
             .collect();
         self.handle.sources.lock().problems.insert(source, problems);
+        self.freshness.notify_one();
     }
 
     /// Records an answer of the API server. Once it has reported pods, or denied them, no copies are served to new
@@ -238,11 +246,20 @@ impl NodePods {
     }
 }
 
-/// An API server that does not answer keeps nothing back that is known.
+/// A server that does not answer keeps nothing back that is known.
 fn kind_of(problem: &SourceProblem) -> ProblemKind {
-    match problem.error.downcast_ref() {
-        Some(ApiSourceError::Follow { .. }) => ProblemKind::Stale,
-        _ => ProblemKind::Undone,
+    let is_silent = match problem.error.downcast_ref() {
+        Some(ApiSourceError::Follow { .. }) => true,
+        Some(_) => false,
+        None => {
+            let of_url = problem.error.downcast_ref();
+            of_url.is_some_and(HttpSourceError::is_without_answer)
+        }
+    };
+    if is_silent {
+        ProblemKind::Stale
+    } else {
+        ProblemKind::Undone
     }
 }
 

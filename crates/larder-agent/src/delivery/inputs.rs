@@ -14,7 +14,7 @@ use larder_watch::CollectionFreshness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::max_ages::MaxAges;
+use super::{kept_pods::KeptPods, max_ages::MaxAges};
 
 /// What workers read.
 pub(crate) struct NodeInputs {
@@ -26,6 +26,8 @@ pub(crate) struct NodeInputs {
     pub(crate) cluster_freshness: ClusterFreshness,
     /// How fresh is what is known of the pods that the API server has bound to the node.
     pub(crate) pod_freshness: CollectionFreshness,
+    /// The pods of which an earlier version is served.
+    pub(crate) kept_pods: Mutex<KeptPods>,
     /// How old a copy of the checkpoint may be when it is used.
     pub(crate) max_ages: Mutex<MaxAges>,
     pub(crate) clock: Clock,

@@ -5,7 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -34,6 +34,7 @@ use larder_objects::manifest::{HiddenObjects, KeptObjects};
 use larder_on_change::{Hook, Paths, parse::PodSelector};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
+use larder_transport::{Carrier, Link, Probing};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -81,6 +82,8 @@ pub(crate) struct Node {
     pub(crate) poisoned: Option<&'static str>,
     /// Watches of a path with this text hang from a second after the start on.
     pub(crate) hung: Option<&'static str>,
+    /// If it is there, connections for Secrets have no PING, and nothing comes over them while it is set.
+    pub(crate) without_ping: Option<watch::Sender<bool>>,
     /// Which mounts by `subPath` are updated.
     pub(crate) sub_path_updates: SubPathUpdates,
     /// Settings of hooks.
@@ -157,6 +160,7 @@ impl Node {
             sync_frequency: None,
             poisoned: None,
             hung: None,
+            without_ping: None,
             sub_path_updates: SubPathUpdates::default(),
             on_change: OnChangeConfig::default(),
             program: None,
@@ -211,10 +215,11 @@ impl Node {
             groups: vec!["system:nodes".to_owned()],
         };
         let service = self.server.service_as(user);
-        let client = match (self.poisoned, self.hung) {
-            (Some(path), _) => poisoned(service, path),
-            (None, Some(path)) => hung(service, path),
-            (None, None) => Client::new(service, "default"),
+        let client = match (self.poisoned, self.hung, &self.without_ping) {
+            (Some(path), ..) => poisoned(service, path),
+            (None, Some(path), _) => hung(service, path),
+            (None, None, Some(silent)) => without_ping(service, silent.subscribe()),
+            (None, None, None) => Client::new(service, "default"),
         };
         let program = Program::new(config.clone());
         let mut builder = Agent::builder(config, root, volumes, client)
@@ -506,6 +511,61 @@ fn hung(service: ApiService, path: &'static str) -> Client {
                 let frames = BodyStream::new(body).then(move |frame| hang().map(|()| frame));
                 let end = stream::once(hang()).filter_map(async |()| None);
                 StreamBody::new(frames.chain(end))
+            }))
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// A connection that sends no PINGs.
+struct WithoutPing {
+    last_heard: Mutex<Instant>,
+}
+
+impl Carrier for WithoutPing {
+    fn last_heard(&self) -> Instant {
+        *self.last_heard.lock().unwrap()
+    }
+
+    fn probing(&self) -> Probing {
+        Probing::None
+    }
+
+    fn distrust(&self) {}
+}
+
+/// A client of `service` over connections without PINGs. Nothing comes over those of Secrets while they are `silent`.
+fn without_ping(service: ApiService, silent: watch::Receiver<bool>) -> Client {
+    let service = service_fn(move |request: Request<kube::client::Body>| {
+        let is_silent = request.uri().path().contains("/secrets");
+        let silent = silent.clone();
+        let wait = move || {
+            let mut silent = silent.clone();
+            async move {
+                if is_silent {
+                    let _ = silent.wait_for(|silent| !silent).await;
+                }
+            }
+        };
+        let answer = service.clone().oneshot(request);
+        async move {
+            wait().await;
+            let connection = Arc::new(WithoutPing {
+                last_heard: Mutex::new(Instant::now()),
+            });
+            let mut answer = answer.await?;
+            answer
+                .extensions_mut()
+                .insert(Link::new(connection.clone()));
+            Ok::<_, Cut>(answer.map(|body| {
+                let frames = BodyStream::new(body).then(move |frame| {
+                    let connection = Arc::clone(&connection);
+                    wait().map(move |()| {
+                        *connection.last_heard.lock().unwrap() = Instant::now();
+                        frame
+                    })
+                });
+                StreamBody::new(frames)
             }))
         }
     });

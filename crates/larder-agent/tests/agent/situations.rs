@@ -15,11 +15,12 @@ use larder_apiserver::Fault;
 use larder_checkpoint::KeySource;
 use larder_e2e::{
     HungFs,
+    pods::PodBuilder,
     situations::{SITUATIONS, Situation, normalized_text},
 };
 use larder_manifests::Feed;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 use tower::ServiceExt as _;
 
 use crate::{
@@ -35,16 +36,17 @@ const IN_REAL_TIME: [&str; 2] = [
 ];
 
 /// Situations of a manifest that is edited.
-const EDITED: [&str; 2] = [
+const EDITED: [&str; 3] = [
     "the manifest of the Secret has an unknown field",
     "the manifest of the Secret cannot be read",
+    "the manifest of the pod is rejected",
 ];
 
 /// What keeps a node in a situation.
 type Kept = Vec<Box<dyn Any>>;
 
-/// A node in the situation of this name, whose pod `web` has the Secret `tls` in the volume `tls`; `None` where that is
-/// not permitted.
+/// A node in the situation of this name. Its pod `web` has the Secret `tls` in the volume `tls`, `static` is a static pod.
+/// `None` where that is not permitted.
 #[expect(clippy::too_many_lines, reason = "it is a table of situations")]
 async fn arranged(name: &str) -> Option<(Node, Kept)> {
     let mut node = Node::prepare();
@@ -53,21 +55,43 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
     node.apply(&web());
     let mut kept: Kept = Vec::new();
     match name {
+        "the right on the Node is taken away" => {
+            let of_node =
+                json!({"containerName": "main", "resource": "limits.cpu", "divisor": "1m"});
+            let items = json!([{"path": "cpu", "resourceFieldRef": of_node}]);
+            let info = json!({"downwardAPI": {"items": items}});
+            node.apply(&with_uid(
+                pod("web").secret("tls", "tls").volume("info", info),
+            ));
+        }
+        "the right on ClusterTrustBundles is taken away" => {
+            let roots = json!({"name": "roots", "optional": true, "path": "ca.pem"});
+            let trust = json!({"projected": {"sources": [{"clusterTrustBundle": roots}]}});
+            node.apply(&with_uid(
+                pod("web").secret("tls", "tls").volume("trust", trust),
+            ));
+        }
+        "the manifest of a static pod is rejected" => static_pod(&node, "command"),
         "the disk is full" => {
             let pods = node.path().join("pods");
             fs::create_dir(&pods).unwrap();
             kept.push(Box::new(Disk::mount(&pods)?));
         }
-        "the copy of a checkpoint is too old by the clock" => {
+        "the copy of a checkpoint is too old by the clock"
+        | "the API server is away at the start" => {
             let key = KeySource::File(node.memory().join("key"));
             node.checkpoint = Some(CheckpointConfig::new(vec![key]));
         }
         "the hook fails" => kept.push(Box::new(failing_hook(&mut node))),
+        "a connection without PING is silent" => {
+            node.without_ping = Some(watch::Sender::default());
+        }
         _ => {}
     }
     fs::create_dir(node.path().join("manifests")).unwrap();
     let feed = if EDITED.contains(&name) {
         edit(&node, "stringData: {key: old}");
+        edit_pod(&node, "command");
         Some(feed(&mut node).await)
     } else {
         None
@@ -93,13 +117,12 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
         }
         "the disk is full" => node.apply(&secret("tls", &[("key", &"x".repeat(300 << 10))])),
         "the copy of a checkpoint is too old by the clock" => {
-            // The changes of a second share a write.
-            sleep(Duration::from_secs(5)).await;
-            node.stop().await;
-            larder_e2e::reboot(node.path());
-            fs::create_dir_all(node.path().join("manifests")).unwrap();
-            node.server.faults().inject(Fault::on_any().status(503));
+            stop_for_reboot(&mut node).await;
             node.set_clock_ahead(8 * 24 * 60 * 60);
+            node.run();
+        }
+        "the API server is away at the start" => {
+            stop_for_reboot(&mut node).await;
             node.run();
         }
         "a step waits for the disk" => {
@@ -117,9 +140,20 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
         "the server accepts requests for the Secret and is silent" => {
             interrupt(&node, secret_requests().never_answer());
         }
+        "a connection without PING is silent" => {
+            silence(&node, true);
+            node.apply(&secret("tls", &[("key", "new")]));
+        }
         "outage" => interrupt(&node, Fault::on_any().drop_connection()),
         "the right on Services is taken away" => {
             interrupt(&node, Fault::on_any().resource("services").status(403));
+        }
+        "the right on the Node is taken away" => {
+            interrupt(&node, Fault::on_any().resource("nodes").status(403));
+        }
+        "the right on ClusterTrustBundles is taken away" => {
+            let requests = Fault::on_any().resource("clustertrustbundles");
+            interrupt(&node, requests.status(403));
         }
         "the right on the pods is taken away" => {
             interrupt(&node, Fault::on_any().resource("pods").status(403));
@@ -137,6 +171,8 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
             other["spec"]["comand"] = json!(["x"]);
             node.static_pod(other);
         }
+        "the manifest of a static pod is rejected" => static_pod(&node, "comand"),
+        "the manifest of the pod is rejected" => edit_pod(&node, "comand"),
         "a manifest has an unknown field" => {
             let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: other}\nstringDat: {k: v}\n";
             kept.push(fed(&node, "tls.yaml", text).await);
@@ -161,6 +197,16 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
     Some((node, kept))
 }
 
+/// Stops the node. After a reboot it has its checkpoint and no API server.
+async fn stop_for_reboot(node: &mut Node) {
+    // The changes of a second share a write.
+    sleep(Duration::from_secs(5)).await;
+    node.stop().await;
+    larder_e2e::reboot(node.path());
+    fs::create_dir_all(node.path().join("manifests")).unwrap();
+    node.server.faults().inject(Fault::on_any().status(503));
+}
+
 /// A hook of the node, every round of which fails. It fails as long as the value lives.
 fn failing_hook(node: &mut Node) -> impl Any + use<> {
     let mut rounds = with_hook(node, immediate());
@@ -179,6 +225,43 @@ fn failing_hook(node: &mut Node) -> impl Any + use<> {
 fn edit(node: &Node, line: &str) {
     let text = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: tls}}\n{line}\n");
     fs::write(node.path().join("manifests/tls.yaml"), text).unwrap();
+}
+
+/// Writes the manifest of the pod, whose container has this field.
+fn edit_pod(node: &Node, field: &str) {
+    let mut web = web();
+    web["spec"]["containers"][0][field] = json!(["x"]);
+    fs::write(node.path().join("manifests/web.json"), web.to_string()).unwrap();
+}
+
+/// Writes the manifest of the static pod, whose container has this field.
+fn static_pod(node: &Node, field: &str) {
+    let mut pod = pod("static").build();
+    pod["metadata"]["uid"] = json!("of-static");
+    pod["spec"]["containers"][0][field] = json!(["x"]);
+    node.static_pod(pod);
+}
+
+/// Whether nothing comes over connections without PING.
+fn silence(node: &Node, is_silent: bool) {
+    if let Some(silent) = &node.without_ping {
+        silent.send_replace(is_silent);
+    }
+}
+
+/// Ends the situation. What it held up is done.
+fn mend(node: &Node, name: &str) {
+    node.server.faults().clear();
+    silence(node, false);
+    if EDITED.contains(&name) {
+        edit(node, "stringData: {key: new}");
+        edit_pod(node, "command");
+    } else {
+        node.apply(&secret("tls", &[("key", "new")]));
+    }
+    if name == "the manifest of a static pod is rejected" {
+        static_pod(node, "command");
+    }
 }
 
 /// What fills the API server of the node from its manifests. Its agent does not run yet.
@@ -208,9 +291,11 @@ fn annotate(node: &Node, key: &str, text: &str) {
 }
 
 fn web() -> Value {
-    let mut web = pod("web").secret("tls", "tls").build();
-    web["metadata"]["uid"] = json!("of-web");
-    web
+    with_uid(pod("web").secret("tls", "tls"))
+}
+
+fn with_uid(web: PodBuilder) -> Value {
+    web.set("/metadata/uid", json!("of-web")).build()
 }
 
 fn secret_requests() -> Fault {
@@ -266,7 +351,7 @@ fn places([root, static_pods, memory]: &[String; 3]) -> [(&str, &'static str); 3
 fn is_in(node: &Node, situation: &Situation) -> Option<()> {
     let directories = directories(node);
     let status = node.status();
-    let web = status.pods.iter().find(|pod| pod.name == "web")?;
+    let web = status.pods.iter().find(|pod| pod.name == situation.pod)?;
     let Situation { hook, problem, .. } = situation;
     let has_phase = web.delivery.phase.as_str() == situation.phase;
     let has_hook = match web.on_change.first() {
@@ -317,10 +402,8 @@ async fn check(situation: Situation) {
         sleep(Duration::from_millis(100)).await;
     }
     if situation.phase == "Stale" {
-        if EDITED.contains(&name) {
-            edit(&node, "stringData: {key: new}");
-        }
-        check_recovery(&node).await;
+        mend(&node, name);
+        check_recovery(&node, situation.pod).await;
     }
     drop(kept);
     node.stop().await;
@@ -333,7 +416,11 @@ async fn check_outputs(node: &Node, situation: &Situation) {
     let (code, text) = answer(node, "/status").await;
     assert_eq!(code, 200, "{name}");
     let status: AgentStatus = serde_json::from_slice(&text).unwrap();
-    let web = status.pods.iter().find(|pod| pod.name == "web").unwrap();
+    let web = status
+        .pods
+        .iter()
+        .find(|pod| pod.name == situation.pod)
+        .unwrap();
     let phase = web.delivery.phase;
     let parts = web.volumes.iter().map(|volume| volume.delivery.phase);
     let parts = parts.chain(web.containers.iter().map(|one| one.delivery.phase));
@@ -341,7 +428,7 @@ async fn check_outputs(node: &Node, situation: &Situation) {
     assert_eq!(phase.as_str(), situation.phase, "{name}");
     let overview = node.handle().overview();
     let mut pods = overview.pods.iter();
-    let shown = pods.find(|pod| pod.key.name == "web").unwrap();
+    let shown = pods.find(|pod| pod.key.name == situation.pod).unwrap();
     assert_eq!(shown.delivery, web.delivery, "{name}");
 
     let metrics = node.metrics();
@@ -386,13 +473,12 @@ async fn check_outputs(node: &Node, situation: &Situation) {
     assert_eq!(answer(node, "/readyz").await.0, ready, "{name}");
 }
 
-/// What is there stays readable, and is current again when the API server answers.
-async fn check_recovery(node: &Node) {
-    node.server.faults().clear();
+/// What is there stays readable, and is current again when the situation is over.
+async fn check_recovery(node: &Node, pod: &str) {
     sleep(Duration::from_mins(2)).await;
     node.until("web", "tls", &[("key", "new")]).await;
     node.wait("fresh", |node| {
-        let is_fresh = node.pod("web")?.delivery.phase == Phase::Delivered;
+        let is_fresh = node.pod(pod)?.delivery.phase == Phase::Delivered;
         (is_fresh && node.status().problems.is_empty()).then_some(())
     })
     .await;

@@ -15,9 +15,9 @@ fn pods(pods: Vec<StoredPod>) -> SourceEvent {
 }
 
 fn problems(texts: &[&str]) -> SourceEvent {
-    let problem = |text: &&str| SourceProblem {
-        subject: "API server".to_owned(),
-        error: Arc::new(std::io::Error::other((*text).to_owned())),
+    let problem = |text: &&str| {
+        let error = std::io::Error::other((*text).to_owned());
+        SourceProblem::new("API server", Arc::new(error))
     };
     SourceEvent::Problems(texts.iter().map(problem).collect())
 }

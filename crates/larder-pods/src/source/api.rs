@@ -171,19 +171,18 @@ impl Seen {
             CollectionEvent::Failed(failure) => self.failure = Some(failure.error),
             CollectionEvent::Resumed => self.failure = None,
         }
+        let problem = |error| SourceProblem::new("API server", Arc::new(error));
         let failure = self.failure.iter().map(|source| {
             let (node_name, source) = (self.node_name.clone(), Arc::clone(source));
-            ApiSourceError::Follow { node_name, source }
+            problem(ApiSourceError::Follow { node_name, source })
         });
         let unreadable = self.unreadable.iter().map(|(full_name, source)| {
+            let kept = self.uids.contains_key(full_name).then(|| full_name.clone());
             let (full_name, source) = (full_name.clone(), source.clone());
-            ApiSourceError::Pod { full_name, source }
+            problem(ApiSourceError::Pod { full_name, source }).keeping(kept)
         });
-        let problems = failure.chain(unreadable).map(|error| SourceProblem {
-            subject: "API server".to_owned(),
-            error: Arc::new(error),
-        });
-        self.reporter.problems(problems.collect()).await
+        let problems = failure.chain(unreadable).collect();
+        self.reporter.problems(problems).await
     }
 
     async fn all(&mut self, found: Vec<Found<StoredPod>>) -> Result<(), Closed> {

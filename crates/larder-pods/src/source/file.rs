@@ -120,9 +120,9 @@ impl FileSource {
             .await;
             let missing = scan.missing;
             let mut problems = scan.problems;
-            problems.extend(unwatched.map(|source| SourceProblem {
-                subject: shown_path(&self.path),
-                error: Arc::new(FileSourceError::Watch { source }),
+            problems.extend(unwatched.map(|source| {
+                let error = FileSourceError::Watch { source };
+                SourceProblem::new(shown_path(&self.path), Arc::new(error))
             }));
             if let Some(pods) = scan.pods {
                 reporter.pods(SourcePods::All(pods)).await?;

@@ -16,17 +16,22 @@
 //! 2. A body is decoded once. While a bad one stays the same, its error is repeated from memory.
 //! 3. A response takes at most [`TIMEOUT`] and [`TOO_LONG`] bytes of memory, whatever the server sends.
 
+mod fetch;
+
 use std::{collections::BTreeMap, fmt, mem, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
-use larder_net::{redirect::redirect_target, url::basic_authorization};
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::{Empty, combinators::UnsyncBoxBody};
 use larder_objects::StableHash;
 use larder_transport::{SetupError, blocking::blocking, http_client::HttpClient};
-use tokio::{sync::mpsc, time};
-use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
+use tokio::{
+    sync::mpsc,
+    time::{self, Instant},
+};
+use tower::{BoxError, service_fn, util::BoxCloneSyncService};
 
+use self::fetch::Fetch;
 use super::{
     Closed, Reporter, SourceProblem, SourceReport,
     known_pod::{Counts, KnownPod},
@@ -71,8 +76,8 @@ struct Bodies {
     reported: Option<StableHash>,
     /// Those pods, or the last good versions of them.
     known: BTreeMap<FullName, KnownPod>,
-    /// The unknown fields of that body.
-    unknown_fields: Vec<Arc<HttpSourceError>>,
+    /// The unknown fields of that body, each with the pods that keep an earlier version for it.
+    unknown_fields: Vec<(Arc<HttpSourceError>, Vec<FullName>)>,
     /// The last bad body's hash and error.
     rejected: Option<(StableHash, Arc<HttpSourceError>)>,
     /// The copy of the last good body, if there is one.
@@ -147,6 +152,16 @@ pub enum HttpSourceError {
     Kept(#[source] StaticPodError),
 }
 
+impl HttpSourceError {
+    /// Whether the server has not answered, or has answered that it cannot: nothing is wrong with the pods as they are.
+    pub const fn is_without_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Request(_) | Self::Timeout | Self::Status(_) | Self::Body(_)
+        )
+    }
+}
+
 impl HttpSource {
     /// The pods at `url`, as `static_pods` makes them, requested with `headers`: `staticPodURLHeader`. `HTTP_PROXY`,
     /// `HTTPS_PROXY` and `NO_PROXY` apply, as in the kubelet.
@@ -174,8 +189,6 @@ impl HttpSource {
 
     /// As [`new`](Self::new), over a transport of the caller's.
     ///
-    /// A user and password in the URL are sent as Go's client sends them, unless `headers` hold an `Authorization`.
-    ///
     /// # Errors
     ///
     /// The URL or a header cannot be used.
@@ -192,11 +205,7 @@ impl HttpSource {
         }
         Ok(Self {
             bodies: Bodies::new(url.to_string(), static_pods),
-            fetch: Fetch {
-                headers: header_map(headers, &url)?,
-                url,
-                service,
-            },
+            fetch: Fetch::new(url, headers, service)?,
             check_frequency,
             copies: None,
         })
@@ -220,7 +229,10 @@ impl HttpSource {
         let (mut bodies, copies) = (self.bodies, self.copies);
         let subject = shown_url(&bodies.url);
         bodies = blocking(move || bodies.recall(copies)).await;
+        // When the pods were last known to be the newest.
+        let mut proven = Instant::now();
         loop {
+            let asked = Instant::now();
             let fetched = time::timeout(TIMEOUT, self.fetch.body())
                 .await
                 .unwrap_or(Err(HttpSourceError::Timeout));
@@ -233,16 +245,25 @@ impl HttpSource {
             if let Some(pods) = outcome.pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
-            let errors = outcome
+            let problem = |(error, kept): (Arc<HttpSourceError>, _)| {
+                let problem = SourceProblem::new(&*subject, error).keeping(kept);
+                SourceProblem {
+                    since: proven,
+                    ..problem
+                }
+            };
+            let is_used = outcome.error.is_none();
+            let problems = outcome
                 .error
                 .into_iter()
-                .chain(bodies.unknown_fields.iter().cloned());
-            let problems = errors.map(|error| SourceProblem {
-                subject: subject.clone(),
-                error,
-            });
+                .map(|error| (error, bodies.known.keys().cloned().collect()))
+                .chain(bodies.unknown_fields.iter().cloned())
+                .map(problem);
             let copies = bodies.last_good.iter().flat_map(LastGood::problems);
             reporter.problems(problems.chain(copies).collect()).await?;
+            if is_used {
+                proven = asked;
+            }
             time::sleep(self.check_frequency).await;
         }
     }
@@ -342,8 +363,7 @@ impl Bodies {
 
     /// Keeps the body of the reported pods, unless a pod of it is not used.
     fn keep_good(&mut self, text: &str) {
-        let is_kept = |error: &Arc<HttpSourceError>| matches!(**error, HttpSourceError::Kept(_));
-        if !self.unknown_fields.iter().any(is_kept) {
+        if self.unknown_fields.iter().all(|(_, kept)| kept.is_empty()) {
             self.keep(Some(text));
         }
     }
@@ -381,11 +401,10 @@ impl Bodies {
             let name = FullName::of(&pod.metadata);
             let mut known = before.remove(&name);
             let counts = KnownPod::renew(&mut known, pod, unknown_field.is_some());
-            let problem = match counts {
-                Counts::Read => HttpSourceError::UnknownField,
-                Counts::Known => HttpSourceError::Kept,
-            };
-            let problem = unknown_field.map(|field| Arc::new(problem(field)));
+            let problem = unknown_field.map(|field| match counts {
+                Counts::Read => (Arc::new(HttpSourceError::UnknownField(field)), Vec::new()),
+                Counts::Known => (Arc::new(HttpSourceError::Kept(field)), vec![name.clone()]),
+            });
             self.unknown_fields.extend(problem);
             if let Some(known) = known {
                 all.push(known.pod.clone());
@@ -394,92 +413,6 @@ impl Bodies {
         }
         all
     }
-}
-
-/// Requests the URL.
-struct Fetch {
-    url: Uri,
-    headers: HeaderMap,
-    service: HttpService,
-}
-
-impl Fetch {
-    async fn body(&self) -> Result<Vec<u8>, HttpSourceError> {
-        let mut url = self.url.clone();
-        for _ in 0..=REDIRECTS {
-            let mut request = Request::get(url.clone());
-            // The headers authorize to the configured server only.
-            if url.authority() == self.url.authority()
-                && url.scheme() == self.url.scheme()
-                && let Some(headers) = request.headers_mut()
-            {
-                headers.clone_from(&self.headers);
-            }
-            let request = request
-                .body(Empty::new())
-                .map_err(|_| HttpSourceError::Url)?;
-            let response = self
-                .service
-                .clone()
-                .oneshot(request)
-                .await
-                .map_err(HttpSourceError::Request)?;
-            if response.status().is_redirection()
-                && let Some(location) = response.headers().get(header::LOCATION)
-            {
-                url = redirected(&url, location).ok_or(HttpSourceError::Redirects)?;
-                continue;
-            }
-            if response.status() != StatusCode::OK {
-                return Err(HttpSourceError::Status(response.status()));
-            }
-            let mut body = response.into_body();
-            let mut bytes = Vec::new();
-            while let Some(frame) = body.frame().await {
-                if let Ok(data) = frame.map_err(HttpSourceError::Body)?.into_data() {
-                    bytes.extend_from_slice(&data);
-                }
-                if bytes.len() >= TOO_LONG {
-                    return Err(HttpSourceError::TooLong);
-                }
-            }
-            return Ok(bytes);
-        }
-        Err(HttpSourceError::Redirects)
-    }
-}
-
-fn header_map(
-    headers: &BTreeMap<String, Vec<String>>,
-    url: &Uri,
-) -> Result<HeaderMap, HttpSourceError> {
-    let mut map = HeaderMap::new();
-    for (name, values) in headers {
-        let key: HeaderName = name.parse().map_err(|_| HttpSourceError::HeaderName)?;
-        for value in values {
-            let mut value: HeaderValue =
-                value.parse().map_err(|_| HttpSourceError::HeaderValue {
-                    name: key.to_string(),
-                })?;
-            value.set_sensitive(true);
-            map.append(key.clone(), value);
-        }
-    }
-    let basic = basic_authorization(url).map_err(|_| HttpSourceError::Url)?;
-    if let (Some(basic), header::Entry::Vacant(entry)) = (basic, map.entry(header::AUTHORIZATION)) {
-        let mut value = HeaderValue::try_from(basic.as_str()).map_err(|_| HttpSourceError::Url)?;
-        value.set_sensitive(true);
-        entry.insert(value);
-    }
-    Ok(map)
-}
-
-/// Where `location` leads from `url`.
-fn redirected(url: &Uri, location: &HeaderValue) -> Option<Uri> {
-    let (scheme, authority) = (url.scheme_str()?, url.authority()?.as_str());
-    let target = redirect_target(scheme, authority, url.path(), location.to_str().ok()?);
-    let url: Uri = target.parse().ok()?;
-    matches!(url.scheme_str(), Some("http" | "https")).then_some(url)
 }
 
 #[cfg(test)]

@@ -157,9 +157,10 @@ impl LastGood {
 
     /// The current problems.
     pub(super) fn problems(&self) -> impl Iterator<Item = SourceProblem> {
-        self.problems.iter().map(|(path, error)| SourceProblem {
-            subject: path.display().to_string(),
-            error: error.clone(),
+        let problems = self.problems.iter();
+        problems.map(|(path, error)| {
+            let error: Arc<LastGoodError> = Arc::clone(error);
+            SourceProblem::new(path.display().to_string(), error)
         })
     }
 

@@ -25,7 +25,8 @@ fn check(situation: Situation) {
         let args = args(words);
         text(&args, &selected(&args, &status).0, output::now())
     };
-    let (all, pod) = (shown(&[]), shown(&["default/web"]));
+    let name_of_pod = format!("default/{}", situation.pod);
+    let (all, pod) = (shown(&[]), shown(&[&name_of_pod]));
     for shown in [&all, &pod] {
         let problem = format!("\nproblem: {}", situation.problem);
         assert_eq!(
@@ -47,12 +48,12 @@ fn check(situation: Situation) {
     let counted = format!(" {}", situation.phase.to_lowercase());
     let head = all.lines().find(|line| line.starts_with("node node-1: "));
     assert!(head.unwrap().contains(&counted), "{name}: {all}");
-    let head = format!("pod default/web: {} for ", situation.phase);
+    let head = format!("pod {name_of_pod}: {} for ", situation.phase);
     assert!(pod.starts_with(&head), "{name}: {pod}");
 
     for (words, wait) in [
         (&["--wait"][..], situation.wait_for_all),
-        (&["--wait", "default/web"], situation.wait_for_pod),
+        (&["--wait", &name_of_pod], situation.wait_for_pod),
     ] {
         let allowing = [words, &["--allow-stale"]].concat();
         let (strict, lenient) = (args(words), args(&allowing));

@@ -105,7 +105,7 @@ pub(super) struct Scanner {
 struct ManifestFile {
     /// Hash of the text that was read last.
     text: Option<StableHash>,
-    /// Whether `pod` was made from that text.
+    /// Whether `pod` is that of the file as it is now.
     is_good: bool,
     /// The last good pod.
     pod: Option<KnownPod>,
@@ -209,13 +209,12 @@ impl Scanner {
 
     /// A problem, and no new pods: those reported before stay, or else those of an earlier run.
     fn unchanged(&self, error: FileSourceError) -> Scan {
-        let known = || self.collect().pods.filter(|pods| !pods.is_empty());
+        let known = self.collect().pods.unwrap_or_default();
+        let kept = known.iter().map(|pod| FullName::of(&pod.metadata));
+        let problem = SourceProblem::new(shown_path(&self.path), Arc::new(error)).keeping(kept);
         Scan {
-            pods: if self.reported { None } else { known() },
-            problems: vec![SourceProblem {
-                subject: shown_path(&self.path),
-                error: Arc::new(error),
-            }],
+            pods: (!self.reported && !known.is_empty()).then_some(known),
+            problems: vec![problem],
             missing: false,
         }
     }
@@ -286,6 +285,7 @@ impl Scanner {
             }
             Err(error) => {
                 known.text = None;
+                known.is_good = false;
                 known.problems = vec![Arc::new(error)];
             }
         }
@@ -293,35 +293,35 @@ impl Scanner {
 
     /// The pods and problems of all files.
     fn collect(&self) -> Scan {
-        let mut problems = Vec::new();
-        let mut problem = |path: &Path, error: Arc<FileSourceError>| {
-            problems.push(SourceProblem {
-                subject: shown_path(path),
-                error,
-            });
-        };
-        let mut used: BTreeMap<FullName, (&Path, &StoredPod)> = BTreeMap::new();
+        let mut used: BTreeMap<FullName, &Path> = BTreeMap::new();
+        let mut pods = BTreeMap::new();
+        let mut duplicates = Vec::new();
         for (path, file) in &self.files {
-            for error in &file.problems {
-                problem(path, Arc::clone(error));
-            }
             let Some(KnownPod { pod, .. }) = &file.pod else {
                 continue;
             };
             let full_name = FullName::of(&pod.metadata);
-            if let Some((before, _)) = used.insert(full_name.clone(), (path, pod)) {
-                let duplicate = FileSourceError::Duplicate {
-                    full_name,
-                    used: path.clone(),
-                };
-                problem(before, Arc::new(duplicate));
+            if let Some(before) = used.insert(full_name.clone(), path) {
+                pods.remove(before);
+                let used = path.clone();
+                let duplicate = FileSourceError::Duplicate { full_name, used };
+                let problem = SourceProblem::new(shown_path(before), Arc::new(duplicate));
+                duplicates.push(problem);
             }
+            pods.insert(&**path, pod);
         }
-        let mut pods: Vec<_> = used.into_values().collect();
-        pods.sort_by_key(|(path, _)| *path);
+        let of_files = self.files.iter().flat_map(|(path, file)| {
+            // The first one is why the pod of the file is an earlier one.
+            let mut kept = pods.get(&**path).filter(|_| !file.is_good);
+            file.problems.iter().map(move |error| {
+                let error: Arc<FileSourceError> = Arc::clone(error);
+                let kept = kept.take().map(|pod| FullName::of(&pod.metadata));
+                SourceProblem::new(shown_path(path), error).keeping(kept)
+            })
+        });
         Scan {
-            pods: Some(pods.into_iter().map(|(_, pod)| pod.clone()).collect()),
-            problems,
+            problems: of_files.chain(duplicates).collect(),
+            pods: Some(pods.into_values().cloned().collect()),
             missing: false,
         }
     }

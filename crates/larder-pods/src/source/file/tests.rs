@@ -74,9 +74,10 @@ impl Files {
         scan
     }
 
-    /// Scans. Expects these pods with their images, and these problems with shortened paths.
+    /// Scans. Expects these pods with their images, and these problems with shortened paths. Returns the names of the pods
+    /// that the problems keep.
     #[track_caller]
-    fn check(&mut self, pods: Option<&[&str]>, problems: &[&str]) {
+    fn check(&mut self, pods: Option<&[&str]>, problems: &[&str]) -> Vec<String> {
         let looked = self.scan();
         let found = looked.pods.as_deref().map(names);
         let found = found
@@ -93,6 +94,8 @@ impl Files {
         for (text, part) in texts.iter().zip(problems) {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
+        let kept = looked.problems.iter().flat_map(|problem| &problem.kept);
+        kept.map(|kept| kept.name.to_string()).collect()
     }
 }
 
@@ -186,6 +189,38 @@ fn an_unknown_field_never_replaces_a_pod_without_one() {
     files.check(Some(&["a=i3", "b=j1"]), &[served]);
     files.put("b", &misspelled("j2").replace("name: a", "name: b"));
     files.check(Some(&["a=i3", "b=j2"]), &[served]);
+}
+
+#[test]
+fn a_problem_names_the_pods_whose_earlier_version_stays() {
+    let mut files = Files::directory();
+    let misspelled = |name: &str| manifest(name, "i:2") + "  hostNetwrk: true\n";
+    files.put("a", &manifest("a", "i:1"));
+    files.put("b", &misspelled("b"));
+    let none: [&str; 0] = [];
+    let served = ["a=i:1", "b=i:2"];
+    assert_eq!(files.check(Some(&served), &["m/b"]), none);
+    for broken in ["garbage", "", "\u{feff}", &misspelled("a")] {
+        files.put("a", broken);
+        assert_eq!(files.check(Some(&served), &["m/a", "m/b"]), ["a-n1"]);
+    }
+    // A file that cannot be read.
+    fs::write(files.path().join("a"), [0xff]).unwrap();
+    assert_eq!(files.check(Some(&served), &["m/a", "m/b"]), ["a-n1"]);
+    // Another file has the pod as it is now.
+    files.put("c", &manifest("a", "i:3"));
+    let problems = ["m/a", "m/b", "m/a: ignored"];
+    assert_eq!(files.check(Some(&["b=i:2", "a=i:3"]), &problems), none);
+    files.remove("c");
+    assert_eq!(files.check(Some(&served), &["m/a", "m/b"]), ["a-n1"]);
+    // Of a path that cannot be read, all stay.
+    fs::rename(files.path(), files.directory.path().join("away")).unwrap();
+    assert_eq!(files.check(None, &["m: path"]), ["a-n1", "b-n1"]);
+    files.restart();
+    assert_eq!(files.check(Some(&served), &["m: path"]), ["a-n1", "b-n1"]);
+    fs::rename(files.directory.path().join("away"), files.path()).unwrap();
+    files.put("a", &manifest("a", "i:1"));
+    assert_eq!(files.check(Some(&served), &["m/b"]), none);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use http_body_util::{Full, StreamBody};
+use http::{HeaderValue, header};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 use tower::service_fn;
@@ -110,7 +111,7 @@ impl UrlFixture {
                 SourceEvent::Pods(other) => panic!("{other:?}"),
                 SourceEvent::Problems(problems) => match &problems[..] {
                     [] => "well".to_owned(),
-                    [problem] => problem.to_string(),
+                    [problem] => format!("{problem}{}", kept(problem)),
                     more => panic!("{more:?}"),
                 },
             };
@@ -120,6 +121,47 @@ impl UrlFixture {
             }
         }
     }
+}
+
+/// The pods that the problem keeps, and since when; empty if there are none.
+fn kept(problem: &SourceProblem) -> String {
+    let names = problem.kept.iter().map(|kept| kept.name.to_string());
+    let names: Vec<_> = names.collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    let names = names.join(" ");
+    format!("; keeps [{names}] since {:?}", problem.since.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_kept_since_the_last_good_response() {
+    let misspelled = manifest("a").replace("image: i", "image: j, comand: [x]");
+    let mut fixture = UrlFixture::new(vec![
+        ok(manifest("a")),
+        ok(manifest("a")),
+        (503, String::new(), None),
+        ok(manifest("a")),
+        ok(misspelled),
+        ok(manifest("b")),
+        ok("garbage"),
+        ok(""),
+    ]);
+    let expected = [
+        "pods [a-n1]",
+        "unexpected status 503 Service Unavailable, expected 200 OK; keeps [a-n1] since 20s",
+        "well",
+        // As it was.
+        "pods [a-n1]",
+        "; keeps [a-n1] since 20s",
+        "pods [b-n1]",
+        "well",
+        "; keeps [b-n1] since 20s",
+        "pods []",
+        "the response is empty",
+        "no response: connection refused",
+    ];
+    fixture.check(&expected).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -360,7 +402,8 @@ fn images(bodies: &Bodies, outcome: Outcome) -> (Vec<String>, Vec<String>) {
         .iter()
         .map(|pod| pod.decode().spec.unwrap().containers[0].image.clone());
     let errors = outcome.error.into_iter();
-    let errors = errors.chain(bodies.unknown_fields.iter().cloned());
+    let unknown_fields = bodies.unknown_fields.iter();
+    let errors = errors.chain(unknown_fields.map(|(error, _)| Arc::clone(error)));
     let problems = errors.map(|error| error.to_string());
     (images.map(Option::unwrap).collect(), problems.collect())
 }
