@@ -39,11 +39,13 @@ async function open(url, own) {
   return { page, problems };
 }
 
+// Until the page has been painted as it is now.
+const painted = (page) => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+
 async function check(name, { page, problems }) {
   for (const scheme of ["light", "dark"]) {
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
-    // Until the page has been painted in these colors.
-    await page.evaluate(() => new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted))));
+    await painted(page);
     await page.evaluate(axe.source);
     const found = await page.evaluate(() => axe.run());
     const violations = found.violations.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" ")}`);
@@ -51,6 +53,7 @@ async function check(name, { page, problems }) {
   }
   if (pictures) await page.screenshot({ path: join(pictures, `${name}-dark.png`) });
   await page.setViewport({ width: 360, height: 740 });
+  await painted(page);
   const width = await page.evaluate(() => document.documentElement.scrollWidth);
   assert.ok(width <= 360, `${name} is ${width} pixels wide on a telephone`);
   if (pictures) await page.screenshot({ path: join(pictures, `${name}-narrow.png`) });
