@@ -5,7 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -35,6 +35,7 @@ use larder_on_change::{Hook, Paths, parse::PodSelector};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
 use larder_transport::{Carrier, Link, Probing};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -524,7 +525,7 @@ struct WithoutPing {
 
 impl Carrier for WithoutPing {
     fn last_heard(&self) -> Instant {
-        *self.last_heard.lock().unwrap()
+        *self.last_heard.lock()
     }
 
     fn probing(&self) -> Probing {
@@ -561,7 +562,7 @@ fn without_ping(service: ApiService, silent: watch::Receiver<bool>) -> Client {
                 let frames = BodyStream::new(body).then(move |frame| {
                     let connection = Arc::clone(&connection);
                     wait().map(move |()| {
-                        *connection.last_heard.lock().unwrap() = Instant::now();
+                        *connection.last_heard.lock() = Instant::now();
                         frame
                     })
                 });
