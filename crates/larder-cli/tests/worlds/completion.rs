@@ -13,6 +13,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
+    COMPLETIONS,
     draw::{Draw, KEYS},
     world::{CERTIFICATE_KEYS, Listing, OBJECTS, ServiceListing, Side, Versions, World},
 };
@@ -191,13 +192,13 @@ impl Alphabet {
         for side in [&world.from, &world.to] {
             collect(&side.pod, &mut names, &mut texts);
         }
-        names.extend(KEYS.map(str::to_owned));
         names.insert("Z".to_owned());
         // A key is a name without its prefix.
         let bare = names.iter().filter_map(|name| name.strip_prefix("P_"));
         let bare: Vec<_> = bare.map(str::to_owned).collect();
         names.extend(bare);
-        names.extend(KEYS.map(|key| format!("P_{key}")));
+        let keys = KEYS.into_iter().chain(CERTIFICATE_KEYS);
+        names.extend(keys.flat_map(|key| [key.to_owned(), format!("P_{key}")]));
         // A file cannot be where a directory is.
         names.remove("d");
         names.retain(|name| {
@@ -338,7 +339,8 @@ fn collect(value: &Value, names: &mut BTreeSet<String>, texts: &mut BTreeSet<Str
 }
 
 impl<'w> Completion<'w> {
-    /// The first ones are extreme: nothing exists, or everything does, with all keys.
+    /// The first ones are extreme: nothing exists, or everything does, with all keys. Later, the values of one object are
+    /// the path of a file.
     pub(super) fn new(seed: u64, alphabet: &'w Alphabet, number: u64) -> Self {
         let mut draw = Draw::of(seed << 16 | number);
         let constants = ["1", "2", "three", "A", "d", "10.0.0.1", "/", ""];
@@ -372,10 +374,23 @@ impl<'w> Completion<'w> {
         let missing = may_be_missing
             .filter(|_| number == 0 || !is_extreme && draw.once_in(3))
             .collect();
-        let is_unique =
-            number < 2 || (10..12).contains(&number) || constant.is_none() && draw.once_in(2);
+        let paths = OBJECTS.iter().enumerate();
+        let mut paths = paths.flat_map(|(object, _)| KEYS.map(|path| (object, path)));
+        let path = number.checked_sub(COMPLETIONS);
+        let path = path.and_then(|place| paths.nth(usize::try_from(place).ok()?));
+        let is_unique = number < 2
+            || (10..12).contains(&number)
+            || !is_extreme && path.is_none() && draw.once_in(2);
         let slots = alphabet.slots.iter().zip(&alphabet.unique);
         let values = slots.map(|(slot, unique)| {
+            if let Some((object, path)) = path {
+                let is_path = matches!(slot, Slot::Key(unseen, _) if unseen.object == object);
+                return if is_path {
+                    path.into()
+                } else {
+                    Rc::clone(unique)
+                };
+            }
             let text = match &constant {
                 Some(text) => text,
                 None => &alphabet.texts[draw.index(alphabet.texts.len())],
@@ -392,9 +407,11 @@ impl<'w> Completion<'w> {
         }
     }
 
-    /// The values, in the order of their slots.
-    pub(super) fn values(&self) -> &[Rc<str>] {
-        &self.values
+    /// The values that nothing else has, each with the place of its slot.
+    pub(super) fn unique_values(&self) -> impl Iterator<Item = (usize, &str)> {
+        let both = self.values.iter().zip(&self.alphabet.unique);
+        let unique = both.enumerate().filter(|(_, (own, unique))| own == unique);
+        unique.map(|(place, (own, _))| (place, &**own))
     }
 
     /// This completion, with another value at this place; `None` if there can be no other.
@@ -407,29 +424,29 @@ impl<'w> Completion<'w> {
         })
     }
 
-    /// The objects that exist, and whose keys no document has: kind, name, and whether they have the key.
-    pub(super) fn unseen<'c>(
-        &'c self,
-        key: &'c str,
-    ) -> impl Iterator<Item = (Unseen, (&'static str, &'static str), bool)> + 'c {
-        let existing = self.keys.iter();
-        let existing = existing.filter_map(|(unseen, keys)| Some((unseen, keys.as_ref()?)));
-        existing.map(move |(unseen, keys)| (*unseen, OBJECTS[unseen.object], keys.contains(key)))
-    }
-
-    /// This completion, in which the object has the key, or lacks it; `None` if no object can have it.
-    pub(super) fn with_key(&self, unseen: Unseen, key: &str, has_key: bool) -> Option<Self> {
+    /// The completions in which an object of this name has the key, or lacks it, and did not before.
+    pub(super) fn with_key(&self, object: &str, key: &str, has_key: bool) -> Vec<Self> {
         let mut names = self.alphabet.names.iter();
-        let name = names.find(|name| *name == key)?;
-        let mut changed = self.clone();
-        let keys = Rc::make_mut(&mut changed.keys);
-        let keys = keys.get_mut(&unseen)?.as_mut()?;
-        if has_key {
-            keys.insert(name);
-        } else {
-            keys.remove(&**name);
-        }
-        Some(changed)
+        let Some(name) = names.find(|name| *name == key) else {
+            return Vec::new();
+        };
+        let existing = self.keys.iter().filter(|(unseen, keys)| {
+            let (_, own) = OBJECTS[unseen.object];
+            let keys = keys.as_ref();
+            own == object && keys.is_some_and(|keys| keys.contains(key) != has_key)
+        });
+        let changed = existing.map(|(unseen, _)| {
+            let mut changed = self.clone();
+            let keys = Rc::make_mut(&mut changed.keys).get_mut(unseen);
+            let keys = keys.and_then(Option::as_mut).expect("it is one of them");
+            if has_key {
+                keys.insert(name);
+            } else {
+                keys.remove(key);
+            }
+            changed
+        });
+        changed.collect()
     }
 
     /// The keys and values of an object on a side; `None` if it does not exist there.

@@ -5,9 +5,6 @@ use larder_projection::Origin;
 
 use super::{completion::Completion, draw::Draw, view::Seen};
 
-/// What may stand before a key in the name of a variable, or in the path of a file.
-const PREFIXES: [&str; 5] = ["", "P_", "/m0/", "/m1/", "/m2/"];
-
 /// A completion in which one more difference of a container may be none; `None` if nothing does that.
 pub(super) fn with_one_less<'w>(
     before: &Seen<'_>,
@@ -29,7 +26,9 @@ fn with_other_keys<'w>(
 ) -> Vec<Completion<'w>> {
     let mut changed = Vec::new();
     for (seen, other) in [(before, after), (after, before)] {
-        let variables = seen.names().filter(|name| other.value(name).is_none());
+        let variables = seen
+            .compared_names()
+            .filter(|name| other.value(name).is_none());
         let variables = variables.filter_map(|name| {
             let origin = &seen.environment.get(name)?.origin;
             (!seen.is_of_service(name)).then(|| (name, object_of(origin)))
@@ -38,19 +37,13 @@ fn with_other_keys<'w>(
         let files = files.filter(|(path, _)| !other.files.contains_key(*path));
         let files = files.map(|(path, file)| (&**path, file.object.map(|(_, name)| name)));
         for (name, object) in variables.chain(files) {
-            for key in PREFIXES
-                .iter()
-                .filter_map(|prefix| name.strip_prefix(prefix))
-            {
-                changed.extend(
-                    completion
-                        .unseen(key)
-                        .filter_map(|(unseen, (_, own), has_key)| {
-                            // Either the object that shows it loses it, or another one has it, too.
-                            let is_step = has_key == (object == Some(own));
-                            is_step.then(|| completion.with_key(unseen, key, !has_key))?
-                        }),
-                );
+            // Either the object that shows it loses it, or one that the other side shows has it, too.
+            for (side, has_key) in [(seen, false), (other, true)] {
+                let shown = side.all_keys.iter();
+                let shown = shown.filter(|(own, _)| has_key || object == Some(*own));
+                let keys =
+                    shown.filter_map(|(own, prefix)| Some((*own, name.strip_prefix(&**prefix)?)));
+                changed.extend(keys.flat_map(|(own, key)| completion.with_key(own, key, has_key)));
             }
         }
     }
@@ -74,8 +67,8 @@ fn with_equal_value<'w>(
     let pairs = pairs(before, after);
     let mut both = pairs.iter().flat_map(|(from, to)| [(from, to), (to, from)]);
     both.find_map(|(one, other)| {
-        let values = completion.values().iter().enumerate();
-        let mut inside = values.filter(|(_, value)| one.contains(&***value));
+        let values = completion.unique_values();
+        let mut inside = values.filter(|(_, value)| one.contains(value));
         inside.find_map(|(place, value)| {
             let filled = filling(one, value, other)?;
             completion.with(place, filled)
@@ -86,7 +79,7 @@ fn with_equal_value<'w>(
 /// The texts that differ.
 fn pairs(before: &Seen<'_>, after: &Seen<'_>) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let variables = before.names();
+    let variables = before.compared_names();
     let variables = variables.filter_map(|name| Some((before.value(name)?, after.value(name)?)));
     let files = before.files.iter();
     let files = files.filter_map(|(path, file)| Some((file.data, after.files.get(path)?.data)));

@@ -10,7 +10,9 @@ use k8s_openapi::{
     api::core::v1::{HostIP, Pod, PodIP, PodStatus, Volume},
     apimachinery::pkg::api::resource::Quantity,
 };
-use larder_objects::{ConfigMap, Kind, ObjectMeta, Secret, SecretBytes, manifest::Manifests};
+use larder_objects::{
+    ConfigMap, Kind, ObjectMeta, Secret, SecretBytes, SourceKind, manifest::Manifests,
+};
 use larder_projection::{
     EnvFile, EnvFileRef, Environment, Inputs, NodeFacts, Origin, PodCertificate, Projection,
     RuntimeFeatures, ServiceFacts, ServicePortFacts, SourceKey, TokenRequest, TrustBundle,
@@ -323,6 +325,8 @@ pub(super) struct Seen<'p> {
     pub(super) mounts: BTreeMap<&'p str, (Option<&'p Volume>, String)>,
     /// By path in the container.
     pub(super) files: BTreeMap<String, SeenFile<'p>>,
+    /// The objects of which all keys are shown, each with what stands before the key in a name or path.
+    pub(super) all_keys: Vec<(&'p str, String)>,
 }
 
 pub(super) struct SeenFile<'p> {
@@ -347,6 +351,12 @@ impl Seen<'_> {
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.environment.iter().map(|(name, _)| name)
+    }
+
+    /// The names that may differ. A longer key, which no completion has, may be what a name with two prefixes is on the other
+    /// side.
+    pub(super) fn compared_names(&self) -> impl Iterator<Item = &str> {
+        self.names().filter(|name| !name.starts_with("P_P_"))
     }
 }
 
@@ -392,6 +402,13 @@ impl<'p> FilledPod<'p> {
         };
         let table = mounts(pod, container, &environment, runtime).ok()?;
         let (mut mounts, mut files) = (BTreeMap::new(), BTreeMap::new());
+        let env_from = container.env_from.iter();
+        let env_from = env_from.filter_map(|source| {
+            let map = source.config_map_ref.as_ref().map(|found| &*found.name);
+            let secret = source.secret_ref.as_ref().map(|found| &*found.name);
+            Some((map.or(secret)?, source.prefix.clone().unwrap_or_default()))
+        });
+        let mut all_keys: Vec<_> = env_from.collect();
         let declared = container.volume_mounts.iter();
         let paths: BTreeSet<_> = declared.map(|mount| &*mount.mount_path).collect();
         for mount in &table {
@@ -402,6 +419,10 @@ impl<'p> FilledPod<'p> {
             if let Some(Some(projection)) = self.volumes.get(&*mount.volume.name) {
                 files.extend(files_of(pod, at, &part, projection));
             }
+            if part.is_empty() {
+                let shown = whole_objects(mount.volume);
+                all_keys.extend(shown.map(|name| (name, format!("{at}/"))));
+            }
             mounts.insert(at, (Some(mount.volume), part));
         }
         if let Some(account) = self.pod.mounted_account() {
@@ -411,8 +432,25 @@ impl<'p> FilledPod<'p> {
             environment,
             mounts,
             files,
+            all_keys,
         })
     }
+}
+
+/// The names of the objects of which a volume has all keys.
+fn whole_objects(volume: &Volume) -> impl Iterator<Item = &str> {
+    let map = volume.config_map.iter();
+    let map = map.filter(|map| map.items.is_none());
+    let secret = volume.secret.iter();
+    let secret = secret.filter(|secret| secret.items.is_none());
+    let projected = SourceKind::of_volume(volume).filter_map(|(_, source)| match source {
+        SourceKind::ConfigMap(map) if map.items.is_none() => Some(&*map.name),
+        SourceKind::Secret(secret) if secret.items.is_none() => Some(&*secret.name),
+        _ => None,
+    });
+    let own = map.map(|map| &*map.name);
+    let own = own.chain(secret.filter_map(|secret| secret.secret_name.as_deref()));
+    own.chain(projected)
 }
 
 /// The files of a mount, by their paths in the container.
@@ -496,7 +534,8 @@ impl<'p> BothSides<'p> {
     }
 
     fn difference(&self, before: &Seen<'_>, after: &Seen<'_>) -> Outcome {
-        let names: BTreeSet<_> = before.names().chain(after.names()).collect();
+        let names = before.compared_names().chain(after.compared_names());
+        let names: BTreeSet<_> = names.collect();
         let has_other_variables = names.into_iter().any(|name| {
             // New pods get other variables of Services; no container restarts for them.
             let is_own = |seen: &Seen<'_>| seen.value(name).is_some() && !seen.is_of_service(name);
