@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `pod` | a pod with the variables and volumes of its containers |
 //! | `container` | everything that one container sees, by the paths in it |
+//! | `start` | what a container needs to start |
 //! | `token` | the volume with a token that the API server adds |
 //! | `hints` | what may be wrong where something is missing |
 //! | `warnings` | what is allowed and often a mistake |
@@ -14,6 +15,7 @@ mod container;
 mod hints;
 mod json;
 mod pod;
+mod start;
 mod token;
 mod warnings;
 pub(crate) mod words;
@@ -24,10 +26,11 @@ use larder_objects::{chain, manifest::Loader};
 use larder_projection::containers;
 
 pub(crate) use self::{
-    container::{ContainerContent, MountedFile, PathTerm, Start, files_below, path_in_volume},
+    container::{ContainerContent, MountedFile, PathTerm, files_below, path_in_volume},
     hints::keys,
     json::{document, text},
     pod::{RenderedPod, StartError, mount_table},
+    start::Start,
     token::ShownMount,
 };
 use crate::{

@@ -251,8 +251,8 @@ impl<'a> Builder<'a> {
     /// Sets `variable`.
     fn variable(&mut self, variable: &'a EnvVar) -> Result<(), EnvironmentError> {
         let name = Cow::Borrowed(&*variable.name);
-        let value = variable.value.as_deref().unwrap_or_default();
-        if value.is_empty()
+        let text = variable.value.as_deref().unwrap_or_default();
+        if text.is_empty()
             && let Some(source) = &variable.value_from
         {
             return match self.value_from(source)? {
@@ -261,11 +261,11 @@ impl<'a> Builder<'a> {
                 VariableSource::Perhaps(question, value) => self.set_perhaps(name, question, value),
             };
         }
-        let resolved = resolve(value, |name, whole| self.refer(name, whole));
+        let resolved = resolve(text, |name, whole| self.refer(name, whole));
         let (value, secret) = resolved.map_err(|ExpansionError| EnvironmentError::TooLarge {
             name: variable.name.clone(),
         })?;
-        let origin = Origin::Value;
+        let origin = Origin::Value { text };
         self.set(
             name,
             Variable {
@@ -321,7 +321,7 @@ impl<'a> Builder<'a> {
         } else if let Some(key) = &source.file_key_ref {
             return self.file_key(key);
         } else {
-            (String::new(), Origin::Value)
+            (String::new(), Origin::Value { text: "" })
         };
         Ok(VariableSource::Value(Variable {
             value: Value::Owned(text.into_bytes()),
@@ -625,7 +625,7 @@ impl<'a> Environment<'a> {
         let variables = values.into_iter().map(|(name, value)| {
             let variable = Variable {
                 value: Value::Borrowed(value),
-                origin: Origin::Value,
+                origin: Origin::Value { text: "" },
                 secret: true,
                 fallback: None,
             };
@@ -686,17 +686,12 @@ impl<'a> Environment<'a> {
             return Some(Cow::Borrowed(variable));
         }
         let value = AnyKeys::look_up(&self.any_keys, name, None)?;
-        let secret = value.is_secret();
-        let kind = self.any_keys.iter().map(|keys| keys.object.kind).max()?;
-        let origin = Origin::Missing {
-            kind,
-            name: "",
-            key: None,
-        };
+        let mut of_name = self.any_keys.iter().rev();
+        let top = of_name.find(|keys| keys.layer(name).is_some())?;
         Some(Cow::Owned(Variable {
+            secret: value.is_secret(),
             value: value.into(),
-            origin,
-            secret,
+            origin: top.origin(),
             fallback: None,
         }))
     }

@@ -5,8 +5,11 @@ use larder_objects::{Kind, ResourceVersion};
 /// The source of one variable or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin<'a> {
-    /// The literal `value` of the pod, after expansion.
-    Value,
+    /// The literal `value` of the pod.
+    Value {
+        /// As the pod has it: before its references are expanded.
+        text: &'a str,
+    },
     /// A key of a ConfigMap or a Secret.
     Key {
         /// Which of the two.
@@ -83,7 +86,7 @@ impl Origin<'_> {
         match self {
             Self::Key { kind, .. } | Self::Missing { kind, .. } => *kind == Kind::Secret,
             Self::EnvFile { .. } | Self::Token { .. } | Self::PodCertificate { .. } => true,
-            Self::Value
+            Self::Value { .. }
             | Self::Field(_)
             | Self::Resource { .. }
             | Self::Service { .. }

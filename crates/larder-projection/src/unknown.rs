@@ -12,6 +12,7 @@
 //! 3. Layers are a list, and a term has at most [`MAX_DEPTH`] of them inside each other: a walk never runs out of stack.
 
 mod any_keys;
+mod conditions;
 mod sameness;
 
 use std::{fmt, net::IpAddr, sync::Arc};

@@ -15,6 +15,7 @@
 //! | `edits` | differences between two sets |
 //! | `outcome` | what differences mean, for each way to fill in what is not known |
 //! | `gate` | the exit code |
+//! | `mounts` | mounts that differ |
 //! | `sub_paths` | whether files that are mounted by `subPath` follow |
 //! | `hooks` | the hooks that would run |
 //! | `change` | one difference of a container, and its tree |
@@ -41,6 +42,7 @@ mod hooks;
 mod json;
 mod lines;
 mod markdown;
+mod mounts;
 mod outcome;
 mod report;
 mod rollout;

@@ -4,8 +4,6 @@
 //! 1. A mount hides what outer mounts show at its path and below it.
 //! 2. What is there only perhaps is a [`PathTerm`], and [`ContainerContent::look_up`] answers for each path, also for one
 //!    that only an object that is not known may have.
-//! 3. A container starts if [`Start::error`] is none and all that it needs is there: its own variables and mounts, and every
-//!    volume that some container of the pod mounts.
 
 use std::{
     borrow::Cow,
@@ -29,31 +27,6 @@ pub(crate) struct ContainerContent<'r> {
     pod: &'r RenderedPod<'r>,
     /// The mount at each path; of several, the last one.
     by_path: HashMap<&'r str, &'r Mount<'r>>,
-}
-
-/// What a container needs to start.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Start {
-    /// Why it does not start, whatever is not known.
-    pub(crate) error: Option<String>,
-    /// What must be true, and is not known.
-    pub(crate) needs: BTreeSet<Question>,
-    /// Values that must be there, and be part of a path.
-    pub(crate) values: Vec<Unknown>,
-}
-
-impl Start {
-    /// Whether it needs this, too: an object of which it needs a key must be there.
-    pub(crate) fn needs(&self, need: &Question) -> bool {
-        let mut same_object = self
-            .needs
-            .iter()
-            .filter(|own| own.object() == need.object());
-        match need {
-            Question::Exists(_) => same_object.next().is_some(),
-            Question::HasKey(..) | Question::Fact(_) => same_object.any(|own| own == need),
-        }
-    }
 }
 
 /// What is at a path in a container.
@@ -317,34 +290,6 @@ impl RenderedPod<'_> {
             &view.mounts,
             self,
         ))
-    }
-
-    /// What the container at `index` needs to start; of one that does not, with all that it needs besides.
-    pub(crate) fn start(&self, index: usize) -> Start {
-        let (_, result) = &self.containers[index];
-        let mut start = Start {
-            error: result.as_ref().err().map(|error| self.start_error(error)),
-            ..Start::default()
-        };
-        if let Some(view) = self.view(index) {
-            start.needs.extend(view.environment.needs().iter().cloned());
-            let values = view.mounts.iter().flat_map(|mount| &mount.needs);
-            start.values.extend(values.cloned());
-        }
-        for (volume, filled) in self.volumes.values() {
-            if !self.is_used(volume) {
-                continue;
-            }
-            match filled {
-                Ok(projection) => start.needs.extend(projection.needs.iter().cloned()),
-                Err(error) => {
-                    start.needs.extend(error.needs().iter().cloned());
-                    let error = format!("volume {}: {}", volume.name, self.volume_error(error));
-                    start.error.get_or_insert(error);
-                }
-            }
-        }
-        start
     }
 }
 

@@ -180,6 +180,23 @@ impl<'a> RenderedPod<'a> {
         is_pinned.then(|| format!("{} {name}", kind.object_type().singular))
     }
 
+    /// What the documents have at the `origin` of something; `None` if that is a Secret, or not known.
+    pub(crate) fn stated<'o>(&'o self, origin: &'o Origin<'_>) -> Option<&'o [u8]> {
+        match origin {
+            Origin::Value { text } => Some(text.as_bytes()),
+            Origin::Key {
+                kind: Kind::ConfigMap,
+                name,
+                key,
+                ..
+            } => {
+                let map = self.inputs.config_maps.get(*name)?.as_ref().ok()?;
+                map.data.get(*key).map(|value| value.as_bytes())
+            }
+            _ => None,
+        }
+    }
+
     /// The view of the container at `index`, as far as it can be computed.
     pub(super) fn view(&self, index: usize) -> Option<&RenderedContainer<'a>> {
         let (_, view) = self.containers.get(index)?;

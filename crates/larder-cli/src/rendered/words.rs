@@ -126,7 +126,7 @@ pub(crate) fn sources(
 pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> String {
     let in_key = |key: Option<&str>| key.map(|key| format!(", key {key}")).unwrap_or_default();
     match origin {
-        Origin::Value => "from the pod".to_owned(),
+        Origin::Value { .. } => "from the pod".to_owned(),
         Origin::Key {
             kind,
             name: object,
@@ -143,7 +143,6 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
             };
             format!("{kind} {object}{key}{version}")
         }
-        Origin::Missing { name: "", .. } => "of what is not known".to_owned(),
         Origin::Missing { kind, name, key } => {
             let key = in_key(*key);
             format!("{kind} {name}{key}, which is not known")

@@ -1,5 +1,6 @@
 //! `larder diff`.
 
+mod certain;
 mod gate;
 mod markdown;
 mod memory;

@@ -60,7 +60,7 @@ impl TouchReason {
         match origin {
             Origin::Key { kind, name, .. } => Some(reason_of_object(*kind, name)),
             Origin::TrustBundle => Some(Self::Object),
-            Origin::Value
+            Origin::Value { .. }
             | Origin::Missing { .. }
             | Origin::Field(_)
             | Origin::Resource { .. }

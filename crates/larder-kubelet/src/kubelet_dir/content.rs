@@ -48,7 +48,7 @@ impl Rule {
                     Self::Bytes
                 }
             }
-            Origin::Value
+            Origin::Value { .. }
             | Origin::Key { .. }
             | Origin::Missing { .. }
             | Origin::Resource { .. }

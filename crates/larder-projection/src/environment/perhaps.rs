@@ -35,6 +35,7 @@ impl<'a> Builder<'a> {
         }
         let all = AnyKeys {
             prefix,
+            name: object,
             object: part.id.clone(),
         };
         // Each variable so far may be one of them.
@@ -44,7 +45,7 @@ impl<'a> Builder<'a> {
             .keys()
             .filter_map(|name| Some((name.clone(), all.layer(name)?)));
         for (name, (question, value)) in layers.collect::<Vec<_>>() {
-            let value = of_unknown(value, missing::<K>(object, None));
+            let value = of_unknown(value, all.origin());
             self.set_perhaps(name, question, value)?;
         }
         self.environment.any_keys.push(all);

@@ -6,6 +6,7 @@
 use larder_objects::manifest::Recipe;
 
 use super::{ObjectId, Question, Unknown, UnknownSource};
+use crate::Origin;
 
 /// Stands for every key that no document names: no key, variable or path has a NUL byte.
 pub const ANY_KEY: &str = "\0";
@@ -15,11 +16,22 @@ pub const ANY_KEY: &str = "\0";
 pub struct AnyKeys<'a> {
     /// `DB_`; empty for none.
     pub prefix: &'a str,
+    /// Name of the object, as the pod has it.
+    pub name: &'a str,
     /// The object.
     pub object: ObjectId,
 }
 
-impl AnyKeys<'_> {
+impl<'a> AnyKeys<'a> {
+    /// The source of any of them.
+    pub fn origin(&self) -> Origin<'a> {
+        Origin::Missing {
+            kind: self.object.kind,
+            name: self.name,
+            key: None,
+        }
+    }
+
     /// What the object has under `name`, and whether it has it.
     pub(crate) fn layer(&self, name: &str) -> Option<(Question, Unknown)> {
         let key = name
@@ -65,7 +77,11 @@ mod tests {
             name: name.into(),
             recipe: Recipe::default(),
         };
-        AnyKeys { prefix, object }
+        AnyKeys {
+            prefix,
+            name,
+            object,
+        }
     }
 
     fn list(members: &[&'static str]) -> Vec<AnyKeys<'static>> {

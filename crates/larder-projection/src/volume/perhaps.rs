@@ -34,8 +34,6 @@ pub struct AnyFiles<'a> {
     pub keys: AnyKeys<'a>,
     /// Any of the files.
     pub file: File<'a>,
-    /// The source of any of them.
-    pub origin: Origin<'a>,
 }
 
 /// What a volume has at a path.
@@ -126,11 +124,10 @@ impl<'a> AnyFiles<'a> {
         let (question, value) = self.keys.layer(path)?;
         let mut file = self.file.clone();
         file.data = value.into();
-        let origin = self.origin.clone();
         Some(FileLayer {
             question,
             file,
-            origin,
+            origin: self.keys.origin(),
         })
     }
 }
@@ -152,7 +149,7 @@ impl<'a> Collector<'a> {
         }
         if items.is_empty() {
             let Some(keys) = part.keys() else {
-                return self.any_keys(part, origin(None));
+                return self.any_keys(part, name);
             };
             for (key, value) in keys {
                 let file = self.file(value.into(), None, None)?;
@@ -201,15 +198,15 @@ impl<'a> Collector<'a> {
     }
 
     /// Notes that any key of an object may be a file.
-    fn any_keys(&mut self, part: &UnknownPart<'_>, origin: Origin<'a>) -> Result<(), SourceError> {
+    fn any_keys(&mut self, part: &UnknownPart<'_>, name: &'a str) -> Result<(), SourceError> {
         let object = Unknown::of(UnknownSource::object(&part.id));
         let all = AnyFiles {
             keys: AnyKeys {
                 prefix: "",
+                name,
                 object: part.id.clone(),
             },
             file: self.file(object.into(), None, None)?,
-            origin,
         };
         let files = self.projection.paths().count();
         let sources = self.projection.any_keys.len() + 1;

@@ -444,7 +444,7 @@ fn first_settings_give_the_order_and_last_ones_the_origin() {
         (kind, name, key, resource_version.as_str()),
         (Kind::ConfigMap, "cm", "A", "7")
     );
-    assert_eq!(origin("B"), Origin::Value);
+    assert_eq!(origin("B"), Origin::Value { text: "2" });
     assert_eq!(origin("NAME"), Origin::Field("metadata.name"));
     let service = Origin::Service {
         namespace: "default",

@@ -7,12 +7,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use larder_projection::{ANY_KEY, ObjectId, Question, Sameness, Unknown, Variable};
+use larder_projection::{ANY_KEY, ObjectId, Question, Unknown, Variable};
 use serde::Serialize;
 
 use super::{
     edits::{Edits, edits},
-    outcome::{DiffPart, Effect, permissions, same_mount},
+    mounts::is_same_mount,
+    outcome::{DiffPart, Effect, permissions},
 };
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, ShownMount};
 
@@ -37,7 +38,7 @@ impl ServiceVariables {
 pub(super) struct BothSides<'s, 'r> {
     pub(super) from: &'s ContainerContent<'r>,
     pub(super) to: &'s ContainerContent<'r>,
-    /// What either side needs to start.
+    /// What is true if both sides start.
     pub(super) needs: BTreeSet<&'s Question>,
 }
 
@@ -164,26 +165,22 @@ impl<'r> BothSides<'_, 'r> {
                 .collect::<Vec<_>>()
         };
         let (from, to) = (mounts(self.from).into_iter(), mounts(self.to).into_iter());
-        edits(from, to, |from, to| same_mount(from, to) == Sameness::Equal)
+        edits(from, to, is_same_mount)
     }
 
     /// The mounts of parts of volumes that are not known, where the volumes differ.
     pub(super) fn unknown_parts<'p>(&self) -> Vec<DiffPart<'p, 'r>> {
-        let (from, to) = (self.from.unknown_parts(), self.to.unknown_parts());
+        let (from, mut to) = (self.from.unknown_parts(), self.to.unknown_parts());
         let both = from
-            .iter()
-            .filter_map(|(path, from)| Some((from, to.get(path)?)));
+            .into_iter()
+            .filter_map(|(path, from)| Some((from, to.remove(path)?)));
         let differing = both.filter(|((_, before), (_, after))| {
             before.payload != after.payload
                 || before.any_keys() != after.any_keys()
                 || !before.paths().eq(after.paths())
         });
         let parts = differing.map(|((mount, _), _)| {
-            let sources = mount
-                .unknown_sub_path
-                .iter()
-                .flat_map(Unknown::sources)
-                .map(|source| source.what.to_string());
+            let sources = mount.unknown_sub_path.iter().flat_map(Unknown::sources);
             DiffPart::Unsure(Effect::Restart, sources.collect())
         });
         parts.collect()

@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use larder_projection::{Unknown, Variable};
+use larder_projection::{Origin, Unknown, Variable};
 
 use super::{
     compare::PodDiff,
@@ -55,6 +55,24 @@ impl<'r> PodSides<'r> {
         let (from, to) = pod.sides.sides();
         let (from, to) = (from.copied(), to.copied());
         Self { from, to }
+    }
+
+    /// What the documents of both sides have of something, whose source `origin` selects; `None` if that is the same, or
+    /// one of a Secret.
+    fn stated<'t, T>(
+        self,
+        edit: &'t Edit<T>,
+        origin: impl Fn(&'t T) -> Option<&'t Origin<'t>>,
+    ) -> Option<(&'t [u8], &'t [u8])>
+    where
+        'r: 't,
+    {
+        let Edit::Changed(from, to) = edit else {
+            return None;
+        };
+        let from = self.from?.stated(origin(from)?)?;
+        let to = self.to?.stated(origin(to)?)?;
+        (from != to).then_some((from, to))
     }
 }
 
@@ -184,7 +202,23 @@ impl<'d, 'r> Change<'d, 'r> {
         let words = |one: &Variable<'_>| variable_value(one, is_hidden(one));
         let values = || arrow(from.map(words), to.map(words));
         if both().any(|one| one.value.unknown().is_some()) {
-            return line.yellow(values()).dim(sources);
+            let line = line.yellow(values());
+            if !both().any(is_hidden) {
+                return line.dim(sources);
+            }
+            let own = sides.stated(edit, |one| Some(&one.origin));
+            let fallback = sides.stated(edit, |one| one.fallback.as_deref());
+            let line = [("", own), ("else ", fallback)]
+                .into_iter()
+                .filter_map(|(before, texts)| Some((before, texts?)))
+                .fold(line, |line, (before, (from, to))| {
+                    line.plain(format_args!(
+                        "{before}{} → {}",
+                        words::value(from),
+                        words::value(to)
+                    ))
+                });
+            return line.dim(sources);
         }
         let is_short = |one: &Variable<'_>| {
             !is_hidden(one) && one.value.len() <= MAX_INLINE && !one.value.contains(&b'\n')
@@ -220,12 +254,18 @@ impl<'d, 'r> Change<'d, 'r> {
         let modes = arrow(from.map(permissions), to.map(permissions));
         let line = signed(edit, shown).plain(modes);
         if both().any(|one| one.file.data.unknown().is_some()) {
+            let fallback = sides.stated(edit, |one| one.fallback.as_deref());
             let words = |one: &MountedFile<'_>| match one.file.data.unknown() {
-                Some(unknown) => words::unknown(unknown, !is_hidden(one)),
+                Some(unknown) => words::unknown(unknown, fallback.is_none() && !is_hidden(one)),
                 None => size(one.file.data.len()),
             };
-            let text = arrow(from.map(words), to.map(words));
-            return line.yellow(text).dim(sources);
+            let line = line.yellow(arrow(from.map(words), to.map(words)));
+            return match fallback {
+                Some((from, to)) => {
+                    with_change(line, &sources, content(Some(from), Some(to), false))
+                }
+                None => line.dim(sources),
+            };
         }
         let (before, after) = (
             from.map(|one| &*one.file.data),

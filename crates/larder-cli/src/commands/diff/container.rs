@@ -6,16 +6,13 @@ use std::{
     fmt,
 };
 
-use larder_projection::{
-    ANY_KEY, ContainerView, ObjectId, Origin, Question, Sameness, Unknown, Variable,
-};
+use larder_projection::{ANY_KEY, ContainerView, ObjectId, Origin, Question, Variable};
 
 use super::{
     both_sides::{BothSides, ServiceVariables},
     edits::{Edit, Edits},
-    outcome::{
-        DiffPart, Effect, Outcome, VariableTerm, file_effect, outcomes, permissions, same_mount,
-    },
+    mounts::mount_part,
+    outcome::{DiffPart, Effect, Outcome, VariableTerm, file_effect, outcomes, permissions},
     rollout::ReplacedBy,
     sub_paths::SubPathDiff,
 };
@@ -121,7 +118,7 @@ struct Differences<'p, 'r> {
     /// Each with the number of its part.
     variables: Vec<(usize, Cow<'r, str>, Edit<Cow<'r, Variable<'r>>>)>,
     files: Vec<(usize, String, Edit<MountedFile<'r>>)>,
-    mounts: Edits<&'r str, ShownMount<'r>>,
+    mounts: Vec<(usize, &'r str, Edit<ShownMount<'r>>)>,
 }
 
 /// What decides who sees that a file differs.
@@ -178,9 +175,11 @@ impl<'p, 'r> Differences<'p, 'r> {
             let path = path.replace(ANY_KEY, "*");
             found.files.extend(edit.map(|edit| (part, path, edit)));
         }
+        for (path, edit) in &effects.mounts {
+            let part = found.add(mount_part(edit));
+            found.mounts.push((part, path, *edit));
+        }
         found.parts.extend(sides.unknown_parts());
-        found.parts.extend(effects.mounts.values().map(mount_part));
-        found.mounts = effects.mounts.clone();
         found
     }
 
@@ -194,6 +193,7 @@ impl<'p, 'r> Differences<'p, 'r> {
     fn retain(&mut self, may_differ: &[bool]) {
         self.variables.retain(|(part, ..)| may_differ[*part]);
         self.files.retain(|(part, ..)| may_differ[*part]);
+        self.mounts.retain(|(part, ..)| may_differ[*part]);
     }
 }
 
@@ -219,7 +219,11 @@ impl<'r> ContainerDiff<'r> {
         let sides = BothSides {
             from: &before.content,
             to: &after.content,
-            needs: before.start.needs.union(&after.start.needs).collect(),
+            needs: before
+                .start
+                .implied()
+                .union(after.start.implied())
+                .collect(),
         };
         diff.unknown.extend(sides.from.unknown());
         let pinned = |origin: &Origin<'_>| from?.pinned(to, origin);
@@ -327,12 +331,10 @@ impl<'r> ContainerDiff<'r> {
     fn show(&mut self, found: Differences<'_, 'r>, pinned: impl Fn(&Origin<'_>) -> Option<String>) {
         let variables = found.variables.into_iter();
         self.variables = variables.map(|(_, name, edit)| (name, edit)).collect();
-        self.files = found
-            .files
-            .into_iter()
-            .map(|(_, path, edit)| (path, edit))
-            .collect();
-        self.mounts = found.mounts;
+        let files = found.files.into_iter();
+        self.files = files.map(|(_, path, edit)| (path, edit)).collect();
+        let mounts = found.mounts.into_iter();
+        self.mounts = mounts.map(|(_, path, edit)| (path, edit)).collect();
         let files = self.files.values().flat_map(Edit::values);
         let variables = self.variables.values().flat_map(Edit::values);
         self.immutable = files
@@ -350,25 +352,6 @@ impl<'r> ContainerDiff<'r> {
             .cloned()
             .map(Remark::Unknown)
             .chain(self.fails_on_both.iter().cloned().map(Remark::Neither))
-    }
-}
-
-/// A mount that differs, or one of a part of a volume that may be the same.
-fn mount_part<'p, 'r>(edit: &Edit<ShownMount<'r>>) -> DiffPart<'p, 'r> {
-    let unknown = |mount: &ShownMount<'r>| match mount {
-        ShownMount::Own(mount) => mount.unknown_sub_path.as_ref(),
-        ShownMount::Token(_) => None,
-    };
-    match edit {
-        Edit::Changed(from, to) if same_mount(from, to) == Sameness::Unsure => {
-            let sources = [from, to]
-                .into_iter()
-                .filter_map(unknown)
-                .flat_map(Unknown::sources)
-                .map(|source| source.what.to_string());
-            DiffPart::Unsure(Effect::Restart, sources.collect())
-        }
-        _ => DiffPart::Different(Effect::Restart),
     }
 }
 

@@ -18,7 +18,7 @@ tJnMOdkS6GWk/JNbyhj3EbTqiQA=\n\
 -----END CERTIFICATE-----\n";
 
 /// A pod with one container.
-fn pod(container: &str, rest: &str) -> String {
+pub(super) fn pod(container: &str, rest: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: ns}}\nspec:\n  {rest}\n  containers:\n  - {{name: c, image: i, {container}}}\n"
     )
@@ -35,19 +35,19 @@ fn object(kind: &str, name: &str, data: &str) -> String {
     )
 }
 
-fn map(name: &str, data: &str) -> String {
+pub(super) fn map(name: &str, data: &str) -> String {
     object("ConfigMap", name, data)
 }
 
 /// The container `c`; null if it is the same.
 #[track_caller]
-fn container(from: &str, to: &str) -> Value {
+pub(super) fn container(from: &str, to: &str) -> Value {
     diff(from, to)["pods"][0]["containers"]["c"].clone()
 }
 
 /// Checks the verdict, and what is not known of the container.
 #[track_caller]
-fn check(from: &str, to: &str, verdict: &str, unknown: &[&str]) {
+pub(super) fn check(from: &str, to: &str, verdict: &str, unknown: &[&str]) {
     let found = container(from, to);
     if verdict == "same" {
         return assert_eq!(found, Value::Null, "{found:#}");

@@ -1,0 +1,85 @@
+//! What must be so for a value to be there: what holds for all answers for which one of its layers counts.
+
+use std::collections::BTreeSet;
+
+use super::{Layers, Question, Unknown, ValuePart};
+
+impl Question {
+    /// All that is answered with yes if this is: an object that has a key is there.
+    pub fn implied(&self) -> impl Iterator<Item = Self> {
+        let existence = match self {
+            Self::HasKey(object, _) => Some(Self::Exists(object.clone())),
+            Self::Exists(_) | Self::Fact(_) => None,
+        };
+        [self.clone()].into_iter().chain(existence)
+    }
+}
+
+impl Unknown {
+    /// The questions that are answered with yes wherever it is there.
+    pub fn conditions(&self) -> BTreeSet<Question> {
+        let parts = self.0.iter();
+        let conditions = parts.flat_map(|part| match part {
+            ValuePart::Layers(layers) => layers.conditions(),
+            ValuePart::Text(_) | ValuePart::Source(_) => BTreeSet::new(),
+        });
+        conditions.collect()
+    }
+}
+
+impl Layers {
+    fn conditions(&self) -> BTreeSet<Question> {
+        let below = self.below.iter().map(Unknown::conditions);
+        let layers = self.layers.iter().map(|(question, value)| {
+            let mut all = value.conditions();
+            all.extend(question.implied());
+            all
+        });
+        let in_all = below.chain(layers).reduce(|mut all, one| {
+            all.retain(|question| one.contains(question));
+            all
+        });
+        in_all.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_objects::{Kind, manifest::Recipe};
+
+    use super::*;
+    use crate::ObjectId;
+
+    fn has_key(object: &str, key: &str) -> Question {
+        let object = ObjectId {
+            kind: Kind::Secret,
+            name: object.into(),
+            recipe: Recipe::default(),
+        };
+        Question::HasKey(object, key.into())
+    }
+
+    #[test]
+    fn conditions_hold_for_each_layer_that_may_count() {
+        let text = Unknown::of_text(b"1");
+        let layered = |below: Option<Unknown>, (object, key): (&str, &str)| {
+            Some(Unknown::layered(below, has_key(object, key), text.clone()))
+        };
+        let conditions = |layers: &[(&str, &str)], below| -> Vec<_> {
+            let value = layers.iter().copied().fold(below, layered);
+            let found = value.iter().flat_map(Unknown::conditions);
+            found.map(|question| question.to_string()).collect()
+        };
+        assert_eq!(
+            conditions(&[("x", "a")], None),
+            ["secret x", "secret x key a"]
+        );
+        assert_eq!(conditions(&[("x", "a"), ("x", "b")], None), ["secret x"]);
+        assert_eq!(conditions(&[("x", "a"), ("y", "a")], None), [""; 0]);
+        assert_eq!(conditions(&[("x", "a")], Some(text.clone())), [""; 0]);
+        // What a layer is made of may be absent, too.
+        let inner = layered(None, ("y", "b")).unwrap();
+        let outer = Unknown::layered(None, has_key("x", "a"), inner);
+        assert_eq!(outer.conditions().len(), 4);
+    }
+}
