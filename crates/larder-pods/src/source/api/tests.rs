@@ -116,7 +116,7 @@ impl ApiReports {
                 format!("gone {full_name} {uid}")
             }
             SourceEvent::Problems(problems) => {
-                let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                let texts: Vec<_> = problems.iter().map(with_kept).collect();
                 format!("problems [{}]", texts.join("; "))
             }
         }
@@ -137,6 +137,15 @@ async fn until(source: impl Future<Output = ()>, reported: impl Future<Output = 
         () = source => unreachable!("the receiver is here"),
         () = reported => {}
     }
+}
+
+/// The problem, and the pods that it keeps.
+fn with_kept(problem: &SourceProblem) -> String {
+    let mut text = problem.to_string();
+    for kept in &problem.kept {
+        text = format!("{text}; keeps {kept}");
+    }
+    text
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,6 +312,7 @@ async fn an_unreadable_pod_is_reported_and_keeps_its_last_copy() {
         let expected = "problems [API server: failed to decode pod p_default, keeping its last good copy: cannot decode Pod: \
              a field has the wrong type or value at line 1 column ";
         assert!(problem.starts_with(expected), "{problem}");
+        assert!(problem.ends_with("; keeps p_default]"), "{problem}");
         assert!(!problem.contains("hunter2"), "{problem}");
         let rest = ["one default/q", "one default/p", "problems []"];
         reports.check(&rest).await;
@@ -331,6 +341,8 @@ async fn no_pod_is_removed_before_the_first_readable_list() {
         reports.check(&["one default/q"]).await;
         let problem = reports.next().await;
         assert!(problem.contains("pod p_default"), "{problem}");
+        // Nothing of it has been reported.
+        assert!(!problem.contains("; keeps "), "{problem}");
         let rest = ["one default/p", "problems []", "all [default/p default/q]"];
         reports.check(&rest).await;
     })
