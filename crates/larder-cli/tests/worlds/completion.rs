@@ -347,6 +347,10 @@ impl<'w> Completion<'w> {
         let constant = (2..).zip(constants).find(|(place, _)| *place == number);
         let constant: Option<Rc<str>> = constant.map(|(_, text)| text.into());
         let is_extreme = number < 12;
+        let paths = OBJECTS.iter().enumerate();
+        let mut paths = paths.flat_map(|(object, _)| KEYS.map(|path| (object, path)));
+        let path = number.checked_sub(COMPLETIONS);
+        let path = path.and_then(|place| paths.nth(usize::try_from(place).ok()?));
         let keys = alphabet.unseen.iter().map(|(unseen, exists)| {
             let all = alphabet.names.iter().map(|name| &**name);
             let (_, name) = OBJECTS[unseen.object];
@@ -356,7 +360,7 @@ impl<'w> Completion<'w> {
                 0 => None,
                 10 => Some(BTreeSet::new()),
                 11 => Some(stated.collect()),
-                _ if is_extreme => Some(all.collect()),
+                _ if is_extreme || path.is_some() => Some(all.collect()),
                 _ => match draw.number(6) {
                     0 => None,
                     1 => Some(BTreeSet::new()),
@@ -374,10 +378,6 @@ impl<'w> Completion<'w> {
         let missing = may_be_missing
             .filter(|_| number == 0 || !is_extreme && draw.once_in(3))
             .collect();
-        let paths = OBJECTS.iter().enumerate();
-        let mut paths = paths.flat_map(|(object, _)| KEYS.map(|path| (object, path)));
-        let path = number.checked_sub(COMPLETIONS);
-        let path = path.and_then(|place| paths.nth(usize::try_from(place).ok()?));
         let is_unique = number < 2
             || (10..12).contains(&number)
             || !is_extreme && path.is_none() && draw.once_in(2);
