@@ -191,7 +191,7 @@ impl<'a> RenderedPod<'a> {
                 ..
             } => {
                 let map = self.inputs.config_maps.get(*name)?.as_ref().ok()?;
-                map.data.get(*key).map(|value| value.as_bytes())
+                map.data.get(key).map(|value| value.as_bytes())
             }
             _ => None,
         }
