@@ -295,7 +295,7 @@ fn a_link_of_another_user_in_a_sticky_directory_is_read() {
         fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
         let check = || {
             let base = Directory::open(path).unwrap();
-            let found = |path| sys::stat(&resolve(base.as_fd(), path).unwrap()).unwrap();
+            let found = |path| sys::stat(resolve(base.as_fd(), path).unwrap()).unwrap();
             assert_eq!(found("key").st_ino, found("..set/key").st_ino);
         };
         check();
