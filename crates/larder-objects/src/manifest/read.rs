@@ -242,7 +242,8 @@ impl Loader {
 
     /// Reads the JSON documents of `chunk`, one after the other; `false` if it is YAML that begins with a brace.
     fn json<'a>(&mut self, reading: &mut Reading<'a>, chunk: Chunk<'a>) -> bool {
-        let text = chunk.text;
+        // What ends too soon does so on its last line.
+        let text = chunk.text.trim_end_matches('\n');
         let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Strict>();
         let (mut start, mut start_line) = (0, chunk.line);
         while let Some(next) = stream.next() {

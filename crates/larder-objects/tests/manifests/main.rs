@@ -490,7 +490,7 @@ fn bytes_may_be_listed_as_numbers() {
 #[test]
 fn string_data_is_folded_into_data_and_wins() {
     let manifests = load(
-        "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {a: b2xk, b: a2VlcA==}\nstringData: {a: new, c:}\n",
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {a: b2xk, b: a2VlcA==}\nstringData: {a: new, c: }\n",
     );
     let Manifest::Secret(secret) = &manifests.documents[0].manifest else {
         panic!("{manifests:?}")
