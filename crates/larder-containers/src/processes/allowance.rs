@@ -1,7 +1,7 @@
 //! How many mounts a search reads.
 //!
-//! A user who can create a user namespace can stack any number of mounts in any number of namespaces, and the deeper
-//! the stack, the longer the kernel takes to write a line.
+//! Where users can create user namespaces, any of them can stack mounts without limit, in any number of mount namespaces.
+//! The deeper the stack, the longer the kernel takes to write one line of it.
 //!
 //! Invariants:
 //! 1. Of one namespace, at most [`Limit`] is read: less where any user may have made the mounts, in another user

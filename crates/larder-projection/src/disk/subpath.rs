@@ -280,8 +280,8 @@ pub fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
             // Something on the machine was renamed or mounted while `..` was followed, so the kernel could not tell
             // whether that led out.
             Err(Errno::AGAIN) => continue,
-            // Linux before 5.6, or a filter that does not know the call; or a link in a sticky directory that belongs to
-            // another user, which `fs.protected_symlinks` lets nobody but that user follow. It can be read.
+            // Linux before 5.6, or a filter that does not know the call. Or `fs.protected_symlinks` blocks a link in a
+            // sticky directory: only the link's owner may follow it, but others may read it.
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => resolve_by_elements(base, path),
             resolved => resolved,
         };

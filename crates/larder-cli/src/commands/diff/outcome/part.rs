@@ -9,7 +9,7 @@ use crate::{
     rendered::{ContainerContent, MountedFile, PathTerm},
 };
 
-/// Who sees that a part differs.
+/// How a container gets to see that a part differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::commands::diff) enum Effect {
     Live,
@@ -20,7 +20,7 @@ pub(in crate::commands::diff) enum Effect {
 pub(in crate::commands::diff) enum DiffPart<'p, 'r> {
     /// A variable on both sides.
     Variable(Box<[VariableTerm; 2]>),
-    /// What is at a path, and who sees that its content differs.
+    /// What is at a path on both sides, and how a container gets to see that its content differs.
     File(&'p PathTerm<'r>, &'p PathTerm<'r>, Effect),
     /// The part of a volume that is mounted.
     SubPath(Box<[Unknown; 2]>),
