@@ -173,14 +173,16 @@ impl Unproven {
 
     /// Why the input of a part in this namespace is not known to be current, and since when.
     fn of_need(&self, need: &Need, namespace: &str) -> Option<(Timestamp, &str)> {
+        let of_input = |input: &Input| {
+            let doubt = self.inputs.get(input)?;
+            Some((doubt.since, &*doubt.why))
+        };
         let input = input(need, namespace)?;
-        self.inputs
-            .get(&input)
-            .map(|doubt| (doubt.since, &*doubt.why))
-            .or_else(|| match &input {
-                Input::Object(kind, key) => self.of_kept(kind.as_str(), key),
-                Input::Services | Input::Node | Input::TrustBundles | Input::Pods => None,
-            })
+        of_input(&input).or_else(|| match &input {
+            Input::Object(kind, key) => self.of_kept(kind.as_str(), key),
+            Input::Services => of_input(&Input::ServicesOf(namespace.into())),
+            Input::ServicesOf(_) | Input::Node | Input::TrustBundles | Input::Pods => None,
+        })
     }
 
     /// Why the pod itself is not known to be current, and since when.

@@ -92,7 +92,7 @@ const HOOK: Situation = Situation {
 };
 
 /// All situations.
-pub const SITUATIONS: [Situation; 29] = [
+pub const SITUATIONS: [Situation; 31] = [
     DELIVERED,
     Situation {
         name: "a key is missing",
@@ -168,6 +168,18 @@ pub const SITUATIONS: [Situation; 29] = [
         name: "the right on ClusterTrustBundles is taken away",
         reason: "volume trust: the ClusterTrustBundles: ",
         problem: "the ClusterTrustBundles may have changed unnoticed since ",
+        ..STALE
+    },
+    Situation {
+        name: "a Service cannot be decoded",
+        reason: "environment of main: the Services: default/db: ",
+        problem: "the Services of namespace default may have changed unnoticed since ",
+        ..STALE
+    },
+    Situation {
+        name: "the Node cannot be decoded",
+        reason: "volume info: the Node: node-1: ",
+        problem: "the Node may have changed unnoticed since ",
         ..STALE
     },
     Situation {

@@ -1,7 +1,7 @@
 //! Cluster state that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod
 //! references any.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::{
-    last_good::{log_failure, readable, take_change},
+    last_good::{LastGood, UndecodedObjects},
     served_version::{ServedCollection, ServedObject, ServedResource, ServedSpec},
 };
 
@@ -72,10 +72,23 @@ pub struct ClusterState {
     pub copied_as_of: Option<Timestamp>,
     /// The ClusterTrustBundles, while they are wanted.
     pub trust_bundles: Option<TrustBundles>,
+    /// Nodes, Services and ClusterTrustBundles of which an earlier version is known, or none.
+    pub undecoded: UndecodedState,
     /// Objects that may exist although the API server lacks them, see [`follow_manifests`].
     pub hidden: Arc<HiddenObjects>,
     /// Objects of which the API server has an earlier version than the manifests that fill it.
     pub kept: Arc<KeptObjects>,
+}
+
+/// The objects whose newest version cannot be decoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UndecodedState {
+    /// The Node.
+    pub node: UndecodedObjects,
+    /// The Services.
+    pub services: UndecodedObjects,
+    /// The ClusterTrustBundles.
+    pub trust_bundles: UndecodedObjects,
 }
 
 /// Keeps the Node and the Services of `state` in sync with the API server, and reports each Node to `seen`; `None` if
@@ -105,38 +118,41 @@ pub async fn follow_cluster(
 }
 
 async fn follow_node(
-    mut nodes: Collection<Node>,
+    mut collection: Collection<Node>,
     state: &watch::Sender<ClusterState>,
     seen: impl Fn(Option<&Node>),
 ) {
+    let mut nodes = LastGood::new();
     loop {
-        let found = match nodes.next().await {
-            CollectionEvent::All(nodes) => nodes.into_iter().next(),
-            CollectionEvent::One(node) => Some(node),
-            CollectionEvent::Gone(_) => None,
-            other => {
-                log_failure(&other);
-                continue;
-            }
-        };
-        let node = match found.map(readable) {
-            // The last good one stays.
-            Some(None) => continue,
-            read => read.flatten(),
-        };
-        seen(node.as_ref());
-        let node = node.map(|node| Arc::new(NodeFacts::new(&node)));
-        set(state, |state| &mut state.node, node);
+        let event = collection.next().await;
+        if !nodes.take(event, Some) {
+            continue;
+        }
+        let node = nodes.known.values().next();
+        // Before a version can be decoded, it is not known what there is.
+        if node.is_some() || nodes.undecoded.iter().next().is_none() {
+            seen(node);
+        }
+        let node = node.map(|node| Arc::new(NodeFacts::new(node)));
+        set(
+            state,
+            |state| (&mut state.node, &mut state.undecoded.node),
+            (node, nodes.undecoded.clone()),
+        );
     }
 }
 
-async fn follow_services(mut services: Collection<Service>, state: &watch::Sender<ClusterState>) {
-    let mut known = BTreeMap::new();
+async fn follow_services(mut collection: Collection<Service>, state: &watch::Sender<ClusterState>) {
+    let mut services = LastGood::new();
     loop {
-        let event = services.next().await;
-        if take_change(&mut known, event, |service| ServiceFacts::new(&service)) {
-            let services: Arc<[_]> = known.values().cloned().collect();
-            set(state, |state| &mut state.services, Some(services));
+        let event = collection.next().await;
+        if services.take(event, |service| ServiceFacts::new(&service)) {
+            let known: Arc<[_]> = services.known.values().cloned().collect();
+            set(
+                state,
+                |state| (&mut state.services, &mut state.undecoded.services),
+                (Some(known), services.undecoded.clone()),
+            );
         }
     }
 }
@@ -174,7 +190,13 @@ pub async fn follow_trust_bundles(
     freshness: CollectionFreshness,
     context: NodeContext,
 ) {
-    let publish = |bundles| set(&state, |state| &mut state.trust_bundles, bundles);
+    let publish = |bundles, undecoded| {
+        set(
+            &state,
+            |state| (&mut state.trust_bundles, &mut state.undecoded.trust_bundles),
+            (bundles, undecoded),
+        );
+    };
     let served = ServedResource::of::<ClusterTrustBundleSpec>();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
         let bundles = ServedCollection::new(&client, &served, None, &context).proving(&freshness);
@@ -183,39 +205,39 @@ pub async fn follow_trust_bundles(
             _ = wanted.wait_for(|wanted| !wanted) => {}
             () = keep_trust_bundles(bundles, publish) => {}
         }
-        publish(None);
+        publish(None, UndecodedObjects::default());
     }
 }
 
 async fn keep_trust_bundles(
-    mut bundles: ServedCollection<ClusterTrustBundle>,
-    publish: impl Fn(Option<TrustBundles>),
+    mut collection: ServedCollection<ClusterTrustBundle>,
+    publish: impl Fn(Option<TrustBundles>, UndecodedObjects),
 ) {
-    let mut known = BTreeMap::new();
+    let mut bundles = LastGood::new();
     loop {
-        let event = bundles.next().await;
+        let event = collection.next().await;
         let is_unserved =
             matches!(&event, CollectionEvent::Failed(failure) if failure.error.is_not_found());
-        if take_change(&mut known, event, |bundle| Some(TrustBundle::from(bundle))) {
-            let bundles = known.values().cloned().collect();
-            publish(Some(TrustBundles::Synced(bundles)));
+        if bundles.take(event, |bundle| Some(TrustBundle::from(bundle))) {
+            let known = bundles.known.values().cloned().collect();
+            publish(Some(TrustBundles::Synced(known)), bundles.undecoded.clone());
         } else if is_unserved {
-            known.clear();
-            publish(Some(TrustBundles::Unsupported));
+            bundles = LastGood::new();
+            publish(Some(TrustBundles::Unsupported), UndecodedObjects::default());
         }
     }
 }
 
-/// Sets one field, and notifies only if it differs: a Node is updated every few minutes without a change that matters.
+/// Sets two fields, and notifies only if one differs: a Node is updated every few minutes without a change that matters.
 fn set<T: PartialEq>(
     state: &watch::Sender<ClusterState>,
-    field: impl Fn(&mut ClusterState) -> &mut Option<T>,
-    value: Option<T>,
+    fields: impl Fn(&mut ClusterState) -> (&mut Option<T>, &mut UndecodedObjects),
+    values: (Option<T>, UndecodedObjects),
 ) {
     state.send_if_modified(|state| {
-        let field = field(state);
-        let changed = *field != value;
-        *field = value;
-        changed
+        let (known, undecoded) = fields(state);
+        let is_news = (&*known, &*undecoded) != (&values.0, &values.1);
+        (*known, *undecoded) = values;
+        is_news
     });
 }

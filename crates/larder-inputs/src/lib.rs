@@ -3,6 +3,6 @@
 pub mod certificates;
 pub mod clock;
 pub mod cluster_state;
-mod last_good;
+pub mod last_good;
 mod served_version;
 pub mod tokens;

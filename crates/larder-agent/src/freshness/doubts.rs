@@ -4,10 +4,15 @@ use std::{fmt, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use larder::{ObjectManager, ObjectState, ObjectStatus, Proof, RequestFailure};
-use larder_inputs::clock::Clock;
+use larder_inputs::{
+    clock::Clock,
+    cluster_state::UndecodedState,
+    last_good::{UndecodedObject, UndecodedObjects},
+};
 use larder_objects::{Kind, Object, ObjectKey, chain};
 use larder_projection::{Need, TrustBundles};
 use larder_watch::CollectionFreshness;
+use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::delivery::inputs::NodeInputs;
@@ -16,12 +21,16 @@ use crate::delivery::inputs::NodeInputs;
 const REOPENED_WITHIN: Duration = Duration::from_secs(5);
 /// Why an object is not known to be current although no request has failed.
 const SILENT: &str = "the API server does not answer";
+/// The Service that every container gets variables for.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
 /// What parts read, as far as the API server can change it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Input {
     Object(Kind, ObjectKey),
     Services,
+    /// The Services of a namespace.
+    ServicesOf(SmolStr),
     Node,
     TrustBundles,
     /// The pods that are bound to the node.
@@ -33,6 +42,7 @@ impl fmt::Display for Input {
         match self {
             Self::Object(kind, key) => write!(f, "{} {key}", kind.singular()),
             Self::Services => f.write_str("the Services"),
+            Self::ServicesOf(namespace) => write!(f, "the Services of namespace {namespace}"),
             Self::Node => f.write_str("the Node"),
             Self::TrustBundles => f.write_str("the ClusterTrustBundles"),
             Self::Pods => f.write_str("the pods of the node"),
@@ -92,7 +102,7 @@ pub(super) fn unproven<K: Object>(
 }
 
 /// What is known of the cluster and of the node's pods, and is not known to be current.
-pub(super) fn of_cluster(inputs: &NodeInputs, now: Now) -> impl Iterator<Item = (Input, Doubt)> {
+pub(super) fn of_cluster(inputs: &NodeInputs, now: Now) -> Vec<(Input, Doubt)> {
     let state = inputs.cluster.borrow();
     let freshness = &inputs.cluster_freshness;
     // Before there is one, nothing of it is delivered. A resource that is not served has no state to follow.
@@ -107,11 +117,35 @@ pub(super) fn of_cluster(inputs: &NodeInputs, now: Now) -> impl Iterator<Item = 
         (Input::TrustBundles, has_bundles, &freshness.trust_bundles),
         (Input::Pods, true, &inputs.pod_freshness),
     ];
-    let doubts = known.map(|(input, is_known, freshness)| {
-        let doubt = is_known.then(|| doubt_of_collection(freshness, state.copied_as_of, now));
-        Some((input, doubt??))
-    });
-    doubts.into_iter().flatten()
+    let unproven = known
+        .into_iter()
+        .filter_map(|(input, is_known, freshness)| {
+            let doubt = is_known.then(|| doubt_of_collection(freshness, state.copied_as_of, now));
+            Some((input, doubt??))
+        });
+    of_undecoded(&state.undecoded, now)
+        .chain(unproven)
+        .collect()
+}
+
+/// What is made of an object whose newest version cannot be decoded. A Service counts in its namespace.
+fn of_undecoded(undecoded: &UndecodedState, now: Now) -> impl Iterator<Item = (Input, Doubt)> {
+    let of_service = |key: &ObjectKey| match (&*key.namespace, &*key.name) {
+        API_SERVER => Input::Services,
+        (namespace, _) => Input::ServicesOf(namespace.into()),
+    };
+    let doubts = |objects: &UndecodedObjects, input: &dyn Fn(&ObjectKey) -> Input| {
+        let doubt = |(key, object): (&ObjectKey, &UndecodedObject)| Doubt {
+            since: now.wall_at(object.since),
+            why: format!("{key}: {}", object.why),
+        };
+        let doubts = objects.iter().map(|found| (input(found.0), doubt(found)));
+        doubts.collect::<Vec<_>>()
+    };
+    let services = doubts(&undecoded.services, &of_service);
+    let node = doubts(&undecoded.node, &|_| Input::Node);
+    let trust_bundles = doubts(&undecoded.trust_bundles, &|_| Input::TrustBundles);
+    services.into_iter().chain(node).chain(trust_bundles)
 }
 
 /// Why the object is not known to be current.

@@ -25,7 +25,7 @@ use tower::ServiceExt as _;
 
 use crate::{
     disks::Disk,
-    harness::{Node, config_map, pod, secret},
+    harness::{NODE, Node, UNDECODABLE, config_map, pod, secret},
     on_change::{immediate, with_hook},
 };
 
@@ -55,7 +55,7 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
     node.apply(&web());
     let mut kept: Kept = Vec::new();
     match name {
-        "the right on the Node is taken away" => {
+        "the right on the Node is taken away" | "the Node cannot be decoded" => {
             let of_node =
                 json!({"containerName": "main", "resource": "limits.cpu", "divisor": "1m"});
             let items = json!([{"path": "cpu", "resourceFieldRef": of_node}]);
@@ -155,6 +155,8 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
             let requests = Fault::on_any().resource("clustertrustbundles");
             interrupt(&node, requests.status(403));
         }
+        "a Service cannot be decoded" => node.apply(&service(UNDECODABLE)),
+        "the Node cannot be decoded" => node.apply(&node_object(UNDECODABLE)),
         "the right on the pods is taken away" => {
             interrupt(&node, Fault::on_any().resource("pods").status(403));
         }
@@ -259,8 +261,11 @@ fn mend(node: &Node, name: &str) {
     } else {
         node.apply(&secret("tls", &[("key", "new")]));
     }
-    if name == "the manifest of a static pod is rejected" {
-        static_pod(node, "command");
+    match name {
+        "the manifest of a static pod is rejected" => static_pod(node, "command"),
+        "a Service cannot be decoded" => node.apply(&service("text")),
+        "the Node cannot be decoded" => node.apply(&node_object("text")),
+        _ => {}
     }
 }
 
@@ -292,6 +297,19 @@ fn annotate(node: &Node, key: &str, text: &str) {
 
 fn web() -> Value {
     with_uid(pod("web").secret("tls", "tls"))
+}
+
+/// The Service `db`, with an annotation of this text.
+fn service(text: &str) -> Value {
+    let metadata = json!({"namespace": "default", "name": "db", "annotations": {"a": text}});
+    let spec = json!({"clusterIP": "10.0.0.9", "ports": [{"port": 80}]});
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+}
+
+/// The Node of the agent, with an annotation of this text.
+fn node_object(text: &str) -> Value {
+    let metadata = json!({"name": NODE, "annotations": {"a": text}});
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 }
 
 fn with_uid(web: PodBuilder) -> Value {

@@ -24,7 +24,7 @@ use super::{
     key::{PodKey, PodKeyError},
 };
 use crate::{
-    last_good::take_change,
+    last_good::LastGood,
     served_version::{ServedCollection, ServedObject, ServedSpec},
 };
 
@@ -145,11 +145,11 @@ impl Shared {
         let mut collection: ServedCollection<PodCertificateRequest> =
             ServedCollection::new(client, &self.served, Some(&selector), context);
         self.requests.send_replace(Requests::new());
-        let mut known = Requests::new();
+        let mut requests = LastGood::new();
         loop {
             let event = collection.next().await;
-            if take_change(&mut known, event, |request| Some(Arc::new(request))) {
-                self.requests.send_replace(known.clone());
+            if requests.take(event, |request| Some(Arc::new(request))) {
+                self.requests.send_replace(requests.known.clone());
             }
         }
     }
