@@ -6,7 +6,8 @@
 //! belongs before a start of the container.
 //!
 //! Invariant: nothing outside the volume is reached, regardless of links in it: paths are resolved by `openat2` with
-//! `RESOLVE_BENEATH`, or element by element where the kernel has none (Linux before 5.6) or does not follow a link.
+//! `RESOLVE_BENEATH`, or element by element where the kernel has none (Linux before 5.6), does not follow a link, or
+//! cannot tell because of renames elsewhere.
 
 use std::{
     collections::VecDeque,
@@ -31,6 +32,8 @@ use crate::{VolumeKind, mounts::check_sub_path};
 
 /// A directory that does not have its mode yet. No path of a payload begins so, and no mount path is likely to.
 const DIRECTORY_TMP: &str = "..directory_tmp";
+/// Lookups of a path by `openat2` that renames elsewhere may disturb.
+const LOOKUPS: usize = 32;
 /// Links on the way of one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
@@ -275,17 +278,18 @@ fn is_directory(file: &OwnedFd) -> Result<bool> {
 pub fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    loop {
-        return match fs::openat2(base, path, flags, Mode::empty(), resolve) {
+    for _ in 0..LOOKUPS {
+        match fs::openat2(base, path, flags, Mode::empty(), resolve) {
             // Something on the machine was renamed or mounted while `..` was followed, so the kernel could not tell
-            // whether that led out.
-            Err(Errno::AGAIN) => continue,
+            // whether that led out. A machine can be as busy as that for long.
+            Err(Errno::AGAIN) => {}
             // Linux before 5.6, or a filter that does not know the call. Or `fs.protected_symlinks` blocks a link in a
             // sticky directory: only the link's owner may follow it, but others may read it.
-            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => resolve_by_elements(base, path),
-            resolved => resolved,
-        };
+            Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => break,
+            resolved => return resolved,
+        }
     }
+    resolve_by_elements(base, path)
 }
 
 /// Like [`resolve`], one element at a time.
