@@ -52,7 +52,7 @@ pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
 pub use unknown::{
-    ANY_KEY, AnyKeys, Filling, ObjectId, Question, Sameness, Unknown, UnknownSource,
+    ANY_KEY, AnyKeys, ObjectId, Question, Sameness, Unknown, UnknownSource, may_all_be_equal,
 };
 pub use value::Value;
 pub use volume::{

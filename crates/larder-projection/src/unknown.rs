@@ -8,12 +8,14 @@
 //! 1. A [`UnknownSource`] is equal to itself wherever it occurs, whatever it is; so is the answer to a question. Both carry
 //!    what is known to make them, so two of different makers are two.
 //! 2. Equal terms are equal for each way to fill them in. The reverse is decided by [`Unknown::settled`], for given
-//!    answers, and by [`Sameness::of`], for the gaps that are left.
+//!    answers, and for the gaps that are left by [`Sameness::of`], or by [`may_all_be_equal`] for several at once.
 //! 3. Layers are a list, and a term has at most [`MAX_DEPTH`] of them inside each other: a walk never runs out of stack.
 
 mod any_keys;
 mod conditions;
+mod equations;
 mod sameness;
+mod selection;
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -21,7 +23,8 @@ use larder_objects::{Kind, SecretBytes, manifest::Recipe};
 
 pub use self::{
     any_keys::{ANY_KEY, AnyKeys},
-    sameness::{Filling, Sameness},
+    equations::may_all_be_equal,
+    sameness::Sameness,
 };
 
 /// Most layers inside each other. References make them: `A` may be `$(B)`, which may be `$(C)`.
@@ -94,6 +97,13 @@ pub(crate) enum Form {
     /// IP addresses, separated by commas.
     Address,
     Number,
+}
+
+impl Form {
+    /// Whether something of each form may be the same.
+    fn may_be_equal(self, other: Self) -> bool {
+        self == other || self == Self::Any || other == Self::Any
+    }
 }
 
 /// The source of an unknown value.
@@ -437,6 +447,21 @@ impl<'p> Joiner<'p> {
     fn finish(mut self) -> Unknown {
         self.flush();
         Unknown(self.parts)
+    }
+}
+
+#[cfg(test)]
+mod testing {
+    use super::Unknown;
+
+    /// A value of letters and gaps; a capital letter is a gap.
+    pub(super) fn value(text: &str) -> Unknown {
+        let gaps = text.chars().map(|letter| match letter {
+            'A'..='Z' => Err(Unknown::of_fact(letter.to_string())),
+            letter => Ok(letter.to_string()),
+        });
+        let gaps: Vec<Result<String, Unknown>> = gaps.collect();
+        Unknown::joined(gaps.iter().map(|part| part.as_ref().map(String::as_bytes)))
     }
 }
 

@@ -12,8 +12,8 @@ use std::{
 };
 
 use larder_projection::{
-    AnyFiles, ContainerView, Environment, File, Mount, MountTable, Origin, Payload, Projection,
-    Question, Unknown, Value, Variable, VolumePath, fs_group,
+    ANY_KEY, AnyFiles, ContainerView, Environment, File, Mount, MountTable, Origin, Payload,
+    Projection, Question, Unknown, UnknownSource, Value, Variable, VolumePath, fs_group,
 };
 
 use super::{pod::RenderedPod, token::ShownMount};
@@ -27,6 +27,15 @@ pub(crate) struct ContainerContent<'r> {
     pod: &'r RenderedPod<'r>,
     /// The mount at each path; of several, the last one.
     by_path: HashMap<&'r str, &'r Mount<'r>>,
+}
+
+/// A volume that is filled from objects, where all or a part of it is mounted.
+#[derive(Clone, Copy)]
+pub(crate) struct MountedVolume<'r> {
+    pub(crate) mount: &'r Mount<'r>,
+    projection: &'r Projection<'r>,
+    /// The pod's `fsGroup`.
+    group: Option<u32>,
 }
 
 /// What is at a path in a container.
@@ -70,6 +79,12 @@ impl<'r> PathTerm<'r> {
             .rev()
             .map(|(_, file)| file)
             .chain(&self.below)
+    }
+
+    /// What is left open in what they are made of.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &UnknownSource> {
+        let unknown = self.files().filter_map(|file| file.file.data.unknown());
+        unknown.flat_map(Unknown::sources)
     }
 
     /// All of it as one file, to show it.
@@ -140,48 +155,37 @@ impl<'r> ContainerContent<'r> {
 
     /// What is at `path`, unless it depends on a `subPath` that is not known.
     pub(crate) fn look_up(&self, path: &str) -> PathTerm<'r> {
-        let Some((mount, below)) = self.mount_of(path) else {
+        let found = self.mount_of(path);
+        let found = found.filter(|(mount, _)| mount.unknown_sub_path.is_none());
+        let Some((volume, below)) =
+            found.and_then(|(mount, below)| Some((self.volume(mount)?, below)))
+        else {
             return PathTerm::default();
         };
-        let projection = self
-            .projection(mount)
-            .filter(|_| mount.unknown_sub_path.is_none());
-        let Some(projection) = projection else {
-            return PathTerm::default();
-        };
-        let part = path_in_volume(mount.sub_path.as_deref().unwrap_or_default());
+        let part = path_in_volume(volume.mount.sub_path.as_deref().unwrap_or_default());
         let in_volume = [part.as_str(), below]
             .into_iter()
             .filter(|text| !text.is_empty());
-        let view = projection.look_up(&in_volume.collect::<Vec<_>>().join("/"));
-        let mounted = |file: Cow<'r, File<'r>>, origin: Option<Cow<'r, Origin<'r>>>| MountedFile {
-            file,
-            secret: origin.as_ref().is_none_or(|origin| origin.is_secret()),
-            origin,
-            fallback: None,
+        volume.look_up(&in_volume.collect::<Vec<_>>().join("/"))
+    }
+
+    /// Whether it depends on a `subPath` that is not known what is at `path`.
+    pub(crate) fn is_in_unknown_part(&self, path: &str) -> bool {
+        let found = self.mount_of(path);
+        found.is_some_and(|(mount, _)| mount.unknown_sub_path.is_some())
+    }
+
+    fn volume(&self, mount: &'r Mount<'r>) -> Option<MountedVolume<'r>> {
+        Some(MountedVolume {
+            mount,
+            projection: self.projection(mount)?,
             group: fs_group(self.pod.pod),
-            sub_mount: mount.sub_path.is_some().then_some(mount),
-        };
-        let layers = match view.layers {
-            Cow::Borrowed(layers) => layers
-                .iter()
-                .map(|layer| {
-                    let (file, origin) = (Cow::Borrowed(&layer.file), Cow::Borrowed(&layer.origin));
-                    (layer.question.clone(), mounted(file, Some(origin)))
-                })
-                .collect(),
-            Cow::Owned(layers) => layers
-                .into_iter()
-                .map(|layer| {
-                    let (file, origin) = (Cow::Owned(layer.file), Cow::Owned(layer.origin));
-                    (layer.question, mounted(file, Some(origin)))
-                })
-                .collect(),
-        };
-        let below = view.below;
-        let below =
-            below.map(|(file, origin)| mounted(Cow::Borrowed(file), origin.map(Cow::Borrowed)));
-        PathTerm { below, layers }
+        })
+    }
+
+    /// The volume of which something is mounted at the path `root`, if it is filled from objects.
+    pub(crate) fn volume_at(&self, root: &str) -> Option<MountedVolume<'r>> {
+        self.volume(self.by_path.get(root)?)
     }
 
     /// The paths that it sees or perhaps sees, as far as they are known by name.
@@ -231,13 +235,11 @@ impl<'r> ContainerContent<'r> {
         found.collect()
     }
 
-    /// Mounts of a part of a filled volume that is not known: any part may be what the container sees.
-    pub(crate) fn unknown_parts(&self) -> BTreeMap<&'r str, (&'r Mount<'r>, &'r Projection<'r>)> {
+    /// The paths of mounts of a part of a filled volume that is not known: any part may be what the container sees.
+    pub(crate) fn unknown_parts(&self) -> impl Iterator<Item = &'r str> {
         let mounts = self.by_path.iter();
         let unknown = mounts.filter(|(_, mount)| mount.unknown_sub_path.is_some());
-        let found =
-            unknown.filter_map(|(root, mount)| Some((*root, (*mount, self.projection(mount)?))));
-        found.collect()
+        unknown.map(|(root, _)| *root)
     }
 
     /// The variables that something other than a Service sets.
@@ -272,10 +274,56 @@ impl<'r> ContainerContent<'r> {
                 .files()
                 .for_each(|found| of_file(&found.file));
         }
-        for (_, projection) in self.unknown_parts().values() {
-            projection.payload.values().for_each(&mut of_file);
+        for volume in self.unknown_parts().filter_map(|root| self.volume_at(root)) {
+            volume.projection.payload.values().for_each(&mut of_file);
         }
         unknown
+    }
+}
+
+impl<'r> MountedVolume<'r> {
+    /// The paths in it, as far as they are known by name, and the one that stands for all others.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
+        let paths = self.projection.paths();
+        let others = self
+            .projection
+            .any_keys()
+            .first()
+            .map(|_| ANY_KEY.to_owned());
+        paths.map(|path| path.as_str().to_owned()).chain(others)
+    }
+
+    /// What is at a path in it.
+    pub(crate) fn look_up(&self, path: &str) -> PathTerm<'r> {
+        let view = self.projection.look_up(path);
+        let mounted = |file: Cow<'r, File<'r>>, origin: Option<Cow<'r, Origin<'r>>>| MountedFile {
+            file,
+            secret: origin.as_ref().is_none_or(|origin| origin.is_secret()),
+            origin,
+            fallback: None,
+            group: self.group,
+            sub_mount: self.mount.sub_path.is_some().then_some(self.mount),
+        };
+        let layers = match view.layers {
+            Cow::Borrowed(layers) => layers
+                .iter()
+                .map(|layer| {
+                    let (file, origin) = (Cow::Borrowed(&layer.file), Cow::Borrowed(&layer.origin));
+                    (layer.question.clone(), mounted(file, Some(origin)))
+                })
+                .collect(),
+            Cow::Owned(layers) => layers
+                .into_iter()
+                .map(|layer| {
+                    let (file, origin) = (Cow::Owned(layer.file), Cow::Owned(layer.origin));
+                    (layer.question, mounted(file, Some(origin)))
+                })
+                .collect(),
+        };
+        let below = view.below;
+        let below =
+            below.map(|(file, origin)| mounted(Cow::Borrowed(file), origin.map(Cow::Borrowed)));
+        PathTerm { below, layers }
     }
 }
 

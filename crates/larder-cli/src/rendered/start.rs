@@ -13,7 +13,7 @@ pub(crate) struct Start {
     pub(crate) error: Option<String>,
     /// What must be true, and is not known.
     pub(crate) needs: BTreeSet<Question>,
-    /// Values that must be there, and be part of a path.
+    /// Values that must be there, and be part of a path, as they are where all that is implied is true.
     pub(crate) values: Vec<Unknown>,
     /// All that is true if it starts, as far as it follows from the needs and the values one by one.
     implied: BTreeSet<Question>,
@@ -30,10 +30,26 @@ impl Start {
         &self.implied
     }
 
+    /// What it needs that the other does not need.
+    pub(crate) fn needs_beyond<'s>(
+        &'s self,
+        other: &'s Self,
+    ) -> impl Iterator<Item = &'s Question> {
+        self.needs.iter().filter(|need| !other.needs(need))
+    }
+
+    /// Its values that the other does not need.
+    pub(crate) fn values_beyond<'s>(
+        &'s self,
+        other: &'s Self,
+    ) -> impl Iterator<Item = &'s Unknown> {
+        let is_other = |value: &&Unknown| !other.values.contains(&value.given(&other.implied));
+        self.values.iter().filter(is_other)
+    }
+
     /// Whether it needs something that the other does not need.
     pub(crate) fn needs_more_than(&self, other: &Self) -> bool {
-        let (mut needs, mut values) = (self.needs.iter(), self.values.iter());
-        needs.any(|need| !other.needs(need)) || values.any(|value| !other.values.contains(value))
+        self.needs_beyond(other).next().is_some() || self.values_beyond(other).next().is_some()
     }
 }
 
@@ -45,10 +61,10 @@ impl RenderedPod<'_> {
             error: result.as_ref().err().map(|error| self.start_error(error)),
             ..Start::default()
         };
+        let mut values = Vec::new();
         if let Some(view) = self.view(index) {
             start.needs.extend(view.environment.needs().iter().cloned());
-            let values = view.mounts.iter().flat_map(|mount| &mount.needs);
-            start.values.extend(values.cloned());
+            values.extend(view.mounts.iter().flat_map(|mount| &mount.needs));
         }
         for (volume, filled) in self.volumes.values() {
             if !self.is_used(volume) {
@@ -63,9 +79,11 @@ impl RenderedPod<'_> {
                 }
             }
         }
-        let of_values = start.values.iter().flat_map(Unknown::conditions);
+        let of_values = values.iter().flat_map(|value| value.conditions());
         let implied = start.needs.iter().flat_map(Question::implied);
         start.implied = implied.chain(of_values).collect();
+        let values = values.iter().map(|value| value.given(&start.implied));
+        start.values = values.collect();
         start
     }
 }

@@ -129,6 +129,14 @@ pub(super) enum Slot {
 }
 
 impl Slot {
+    /// The place of its object in [`OBJECTS`].
+    fn object(&self) -> Option<usize> {
+        match self {
+            Self::Key(unseen, _) => Some(unseen.object),
+            Self::Fact(_) => None,
+        }
+    }
+
     /// Whether its value may be `text`.
     fn takes(&self, text: &str) -> bool {
         match self {
@@ -184,6 +192,10 @@ pub(super) struct Alphabet {
     unique: Vec<Rc<str>>,
     /// The keys that the pods name, by the name of their object.
     stated: BTreeSet<(String, String)>,
+    /// The names of directories that no key of an object has, by the name of the object.
+    directories: BTreeSet<(String, String)>,
+    /// Paths of files that a value may be.
+    paths: BTreeSet<String>,
 }
 
 impl Alphabet {
@@ -199,8 +211,6 @@ impl Alphabet {
         names.extend(bare);
         let keys = KEYS.into_iter().chain(CERTIFICATE_KEYS);
         names.extend(keys.flat_map(|key| [key.to_owned(), format!("P_{key}")]));
-        // A file cannot be where a directory is.
-        names.remove("d");
         names.retain(|name| {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
             !name.is_empty() && name.bytes().all(is_part)
@@ -210,9 +220,9 @@ impl Alphabet {
                 texts.extend(data.values().cloned());
             }
         }
-        texts.extend(["", "/", "1", "2", "d", "10.0.0.1", "default"].map(str::to_owned));
-        // A value may be the path of a file.
-        texts.extend(KEYS.map(str::to_owned));
+        texts.extend(["", "/", OUTSIDE, "1", "2", "d", "10.0.0.1", "default"].map(str::to_owned));
+        let paths = paths_of(world);
+        texts.extend(paths.iter().cloned());
         texts.extend(names.iter().map(|name| format!("$({name})")));
         let mut all = Self {
             names: names.into_iter().collect(),
@@ -221,10 +231,13 @@ impl Alphabet {
             slots: Vec::new(),
             unique: Vec::new(),
             stated: BTreeSet::new(),
+            directories: BTreeSet::new(),
+            paths,
         };
         let mut slots: BTreeSet<_> = FACTS.map(Slot::Fact).into();
         for side in [&world.from, &world.to] {
             stated_keys(&side.pod, &mut all.stated);
+            all.directories.extend(directories(&side.pod));
             for (object, listing) in side.objects.iter().enumerate() {
                 slots.extend(all.add(object, listing));
             }
@@ -254,6 +267,28 @@ impl Alphabet {
         }
     }
 
+    /// The path that values are in the completion of this number.
+    fn path(&self, number: usize) -> Option<Path<'_>> {
+        let objects = (0..OBJECTS.len()).map(Some).chain([None]);
+        let pairs = objects.flat_map(|of| self.paths.iter().map(move |text| (of, text)));
+        let all = [true, false, false].into_iter();
+        let mut all = all.flat_map(|is_whole| {
+            let pairs = pairs.clone();
+            pairs.map(move |(of, text)| Path { of, text, is_whole })
+        });
+        all.nth(number)
+    }
+
+    /// The keys that an object of this name may have.
+    fn keys_of<'w>(&'w self, object: &str) -> impl Iterator<Item = &'w str> {
+        let is_directory = move |key: &str| {
+            let mut all = self.directories.iter();
+            all.any(|(own, directory)| own == object && directory == key)
+        };
+        let names = self.names.iter().map(|name| &**name);
+        names.filter(move |name| !is_directory(name))
+    }
+
     fn place_of_key(&self, unseen: Unseen, key: &str) -> usize {
         let found = self.slots.binary_search_by(|slot| match slot {
             Slot::Key(own, name) => (*own, &**name).cmp(&(unseen, key)),
@@ -266,6 +301,16 @@ impl Alphabet {
         let found = self.slots.binary_search(&Slot::Fact(fact));
         found.expect("each fact has a slot")
     }
+}
+
+/// A path that the values of an object are, or all facts.
+#[derive(Clone, Copy)]
+struct Path<'w> {
+    /// Place in [`OBJECTS`]; `None` for facts.
+    of: Option<usize>,
+    text: &'w str,
+    /// Whether all of them are the path. Otherwise, some are empty, so that texts with several have the path in them.
+    is_whole: bool,
 }
 
 /// What the documents say of the keys of an object.
@@ -298,6 +343,66 @@ fn keys_of(listing: &Listing) -> Keys {
             Keys::Exactly(CERTIFICATE_KEYS.map(|key| (key, made_of)).into())
         }
     }
+}
+
+/// A path out of its volume, wherever it stands in a text.
+const OUTSIDE: &str = "/../";
+
+/// The paths of files, and what is left of them in a directory.
+fn paths_of(world: &World) -> BTreeSet<String> {
+    let mut paths: BTreeSet<_> = KEYS.map(str::to_owned).into();
+    for side in [&world.from, &world.to] {
+        for (_, path) in stated_paths(&side.pod["volumes"]) {
+            let rest = path.split_once('/').map(|(_, rest)| rest.to_owned());
+            paths.extend(rest.into_iter().chain([path]));
+        }
+    }
+    paths
+}
+
+/// The paths in a spec, each with the name of its field.
+fn stated_paths(value: &Value) -> Vec<(&str, String)> {
+    match value {
+        Value::Array(all) => all.iter().flat_map(stated_paths).collect(),
+        Value::Object(fields) => {
+            let paths = fields.iter().flat_map(|(field, value)| match value {
+                Value::String(text) if is_path(field) => vec![(&**field, text.clone())],
+                value => stated_paths(value),
+            });
+            paths.collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn is_path(field: &str) -> bool {
+    let is_mount = matches!(field, "mountPath" | "fieldPath");
+    !is_mount && (field.ends_with("Path") || ["path", "subPathExpr"].contains(&field))
+}
+
+/// The directories of the volumes that have all keys of an object, each with the name of the object.
+fn directories(pod: &Value) -> Vec<(String, String)> {
+    let volumes = pod["volumes"].as_array().into_iter().flatten();
+    let found = volumes.flat_map(|volume| {
+        let containers = pod["containers"].as_array().into_iter().flatten();
+        let mounts =
+            containers.flat_map(|one| one["volumeMounts"].as_array().into_iter().flatten());
+        let mounts = mounts.filter(|mount| mount["name"] == volume["name"]);
+        let paths = mounts.chain([volume]).flat_map(stated_paths);
+        let directories = paths.filter_map(|(_, path)| Some(path.split_once('/')?.0.to_owned()));
+        let directories: BTreeSet<_> = directories.collect();
+        let sources = volume["projected"]["sources"].as_array();
+        let sources = sources.into_iter().flatten().chain([volume]);
+        let objects = sources.flat_map(|source| [&source["configMap"], &source["secret"]]);
+        let whole = objects.filter(|object| object.get("items").is_none());
+        let names = whole.filter_map(|one| one["name"].as_str().or(one["secretName"].as_str()));
+        let pairs = names.flat_map(|name| {
+            let all = directories.iter();
+            all.map(|directory| (name.to_owned(), directory.clone()))
+        });
+        pairs.collect::<Vec<_>>()
+    });
+    found.collect()
 }
 
 /// The keys that a spec names, each with the name of its object.
@@ -339,21 +444,19 @@ fn collect(value: &Value, names: &mut BTreeSet<String>, texts: &mut BTreeSet<Str
 }
 
 impl<'w> Completion<'w> {
-    /// The first ones are extreme: nothing exists, or everything does, with all keys. Later, the values of one object are
-    /// the path of a file.
+    /// The first ones are extreme: nothing exists, or everything does, with all keys. Later, the values of one object, or
+    /// all facts, are the path of a file; then each of them is that, or empty.
     pub(super) fn new(seed: u64, alphabet: &'w Alphabet, number: u64) -> Self {
         let mut draw = Draw::of(seed << 16 | number);
-        let constants = ["1", "2", "three", "A", "d", "10.0.0.1", "/", ""];
+        let constants = ["1", "2", "three", "A", "d", "10.0.0.1", OUTSIDE, ""];
         let constant = (2..).zip(constants).find(|(place, _)| *place == number);
         let constant: Option<Rc<str>> = constant.map(|(_, text)| text.into());
         let is_extreme = number < 12;
-        let paths = OBJECTS.iter().enumerate();
-        let mut paths = paths.flat_map(|(object, _)| KEYS.map(|path| (object, path)));
         let path = number.checked_sub(COMPLETIONS);
-        let path = path.and_then(|place| paths.nth(usize::try_from(place).ok()?));
+        let path = path.and_then(|place| alphabet.path(usize::try_from(place).ok()?));
         let keys = alphabet.unseen.iter().map(|(unseen, exists)| {
-            let all = alphabet.names.iter().map(|name| &**name);
             let (_, name) = OBJECTS[unseen.object];
+            let all = alphabet.keys_of(name);
             let of_object = alphabet.stated.iter().filter(|(object, _)| object == name);
             let stated = of_object.map(|(_, key)| &**key);
             let keys = match number {
@@ -383,12 +486,12 @@ impl<'w> Completion<'w> {
             || !is_extreme && path.is_none() && draw.once_in(2);
         let slots = alphabet.slots.iter().zip(&alphabet.unique);
         let values = slots.map(|(slot, unique)| {
-            if let Some((object, path)) = path {
-                let is_path = matches!(slot, Slot::Key(unseen, _) if unseen.object == object);
-                return if is_path {
-                    path.into()
-                } else {
-                    Rc::clone(unique)
+            if let Some(Path { of, text, is_whole }) = path {
+                let is_path = slot.object() == of && slot.takes(text);
+                return match (is_path, is_whole || draw.once_in(2)) {
+                    (false, _) => Rc::clone(unique),
+                    (true, true) => text.into(),
+                    (true, false) => "".into(),
                 };
             }
             let text = match &constant {
@@ -426,7 +529,7 @@ impl<'w> Completion<'w> {
 
     /// The completions in which an object of this name has the key, or lacks it, and did not before.
     pub(super) fn with_key(&self, object: &str, key: &str, has_key: bool) -> Vec<Self> {
-        let mut names = self.alphabet.names.iter();
+        let mut names = self.alphabet.keys_of(object);
         let Some(name) = names.find(|name| *name == key) else {
             return Vec::new();
         };

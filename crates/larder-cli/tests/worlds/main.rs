@@ -15,7 +15,8 @@
 //!
 //! A completion keeps to what both sides take as given: an object of the documents exists, and so does one that a document
 //! makes, as its controller runs; a signer issues the certificates of pods. An account that no document has says nothing of
-//! tokens. A key of an unknown object is never the name of a directory of the same volume. Keys may have any length, so a
+//! tokens. A key of an unknown object is never the name of a directory of the same volume, nor of one in which a `subPath`
+//! selects something. Keys may have any length, so a
 //! name with two prefixes may always be a longer key with one, and is no difference.
 //!
 //! The documents of a world are read once, and each pod is rendered once for all its containers: a world takes

@@ -460,8 +460,13 @@ fn files_of<'p>(
     part: &str,
     projection: &'p Projection<'p>,
 ) -> Vec<(String, SeenFile<'p>)> {
+    // The runtime takes the path without what counts for nothing in it.
+    let elements = part
+        .split('/')
+        .filter(|element| !matches!(*element, "" | "."));
+    let selected = elements.collect::<Vec<_>>().join("/");
     let files = projection.payload.iter().filter_map(|(path, file)| {
-        let below = match part {
+        let below = match &*selected {
             "" => Some(path.as_str()),
             part => path
                 .as_str()

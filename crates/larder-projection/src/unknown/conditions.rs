@@ -25,6 +25,17 @@ impl Unknown {
         });
         conditions.collect()
     }
+
+    /// The value where these questions are answered with yes, as far as that decides it.
+    #[must_use]
+    pub fn given(&self, answers: &BTreeSet<Question>) -> Self {
+        let parts = self.0.iter().map(|part| match part {
+            ValuePart::Layers(layers) => layers.given(answers),
+            part => Self(vec![part.clone()]),
+        });
+        let parts: Vec<_> = parts.collect();
+        Self::joined(parts.iter().map(Err))
+    }
 }
 
 impl Layers {
@@ -40,6 +51,22 @@ impl Layers {
             all
         });
         in_all.unwrap_or_default()
+    }
+
+    /// A layer that counts hides all below it.
+    fn given(&self, answers: &BTreeSet<Question>) -> Unknown {
+        let mut layers = self.layers.iter();
+        let counting = layers.rposition(|(question, _)| answers.contains(question));
+        let (below, above) = match counting {
+            Some(place) => (Some(&self.layers[place].1), &self.layers[place + 1..]),
+            None => (self.below.as_ref(), &self.layers[..]),
+        };
+        let below = below.map(|value| value.given(answers));
+        let value = above.iter().fold(below, |below, (question, value)| {
+            let value = value.given(answers);
+            Some(Unknown::layered(below, question.clone(), value))
+        });
+        value.expect("it has a layer")
     }
 }
 
@@ -81,5 +108,20 @@ mod tests {
         let inner = layered(None, ("y", "b")).unwrap();
         let outer = Unknown::layered(None, has_key("x", "a"), inner);
         assert_eq!(outer.conditions().len(), 4);
+    }
+
+    #[test]
+    fn a_layer_that_counts_hides_all_below_it() {
+        let [one, two, three] = ["1", "2", "3"].map(|text| Unknown::of_text(text.as_bytes()));
+        let middle = Unknown::layered(Some(one), has_key("x", "a"), two);
+        let all = Unknown::layered(Some(middle), has_key("x", "b"), three);
+        let given = |keys: &[&str]| {
+            let answers = keys.iter().map(|key| has_key("x", key)).collect();
+            all.given(&answers).text()
+        };
+        assert_eq!(given(&[]), "3 or 2 or 1");
+        assert_eq!(given(&["a"]), "3 or 2");
+        assert_eq!(given(&["b"]), "3");
+        assert_eq!(given(&["a", "b"]), "3");
     }
 }

@@ -5,7 +5,7 @@
 
 use larder_objects::SecretBytes;
 
-use super::{Unknown, UnknownSource, ValuePart};
+use super::{Form, Unknown, UnknownSource, ValuePart};
 
 /// Most steps of a search for the texts of one value in the other. Beyond it, nothing is certain.
 const MAX_SEARCH: usize = 1 << 24;
@@ -26,31 +26,6 @@ pub enum Sameness {
 enum Gapped<'u> {
     Text(&'u [u8]),
     Gap(&'u UnknownSource),
-}
-
-/// The only way to make two values equal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filling {
-    /// What is not known.
-    pub source: UnknownSource,
-    /// What it must be.
-    pub text: SecretBytes,
-}
-
-impl Filling {
-    /// The only way to make these values equal, which may be ([`Sameness::Unsure`]); `None` if there are several.
-    pub fn of(one: &Unknown, other: &Unknown) -> Option<Self> {
-        let (one, other) = uncommon(parts(one), parts(other))?;
-        let (gap, text) = match (one.only_gap(), other.only_gap()) {
-            (Some(gap), None) => (gap, other),
-            (None, Some(gap)) => (gap, one),
-            _ => return None,
-        };
-        text.gaps.is_empty().then(|| Self {
-            source: gap.clone(),
-            text: SecretBytes::new(text.texts.concat()),
-        })
-    }
 }
 
 impl Sameness {
@@ -84,11 +59,40 @@ enum End {
     Last,
 }
 
+/// The gap that must be as the other value is for both to be equal, and what that is; `None` if there is no such gap.
+///
+/// Of two gaps, the one of which less is known must be as the other one is.
+pub(super) fn forced(one: &Unknown, other: &Unknown) -> Option<(UnknownSource, Unknown)> {
+    let (one, other) = cut_both(parts(one), parts(other))?;
+    let rank = |side: &[Gapped<'_>]| match side {
+        [Gapped::Gap(gap)] if gap.form == Form::Any => 2,
+        [Gapped::Gap(_)] => 1,
+        _ => 0,
+    };
+    let (gap, value) = if rank(&one) < rank(&other) {
+        (other, one)
+    } else {
+        (one, other)
+    };
+    let [Gapped::Gap(gap)] = gap[..] else {
+        return None;
+    };
+    let mut all = value.iter();
+    if all.any(|part| matches!(part, Gapped::Gap(other) if *other == gap)) {
+        return None;
+    }
+    let owned = value.iter().map(|part| match part {
+        Gapped::Text(text) => ValuePart::Text(SecretBytes::new(text.to_vec())),
+        Gapped::Gap(gap) => ValuePart::Source((*gap).clone()),
+    });
+    Some((gap.clone(), Unknown(owned.collect())))
+}
+
 /// What is left of both without what they begin and end with; `None` if their texts differ there.
-fn uncommon<'u>(
+fn cut_both<'u>(
     mut one: Vec<Gapped<'u>>,
     mut other: Vec<Gapped<'u>>,
-) -> Option<(Rest<'u>, Rest<'u>)> {
+) -> Option<(Vec<Gapped<'u>>, Vec<Gapped<'u>>)> {
     for end in [End::First, End::Last] {
         // The first part is the last one of a reversed list, where it is cut cheaply.
         one.reverse();
@@ -97,13 +101,14 @@ fn uncommon<'u>(
             return None;
         }
     }
-    Some((Rest::of(&one), Rest::of(&other)))
+    Some((one, other))
 }
 
 fn of_parts<'u>(one: Vec<Gapped<'u>>, other: Vec<Gapped<'u>>) -> Sameness {
-    let Some((one, other)) = uncommon(one, other) else {
+    let Some((one, other)) = cut_both(one, other) else {
         return Sameness::Different;
     };
+    let (one, other) = (Rest::of(&one), Rest::of(&other));
     if one.is_empty() && other.is_empty() {
         return Sameness::Equal;
     }
@@ -112,7 +117,10 @@ fn of_parts<'u>(one: Vec<Gapped<'u>>, other: Vec<Gapped<'u>>) -> Sameness {
         [false, false] => false,
         [true, false] => one.may_be(&other),
         [false, true] => other.may_be(&one),
-        [true, true] => one.gaps != other.gaps || one.length() == other.length(),
+        [true, true] => match (one.only_gap(), other.only_gap()) {
+            (Some(one), Some(other)) => one.form.may_be_equal(other.form),
+            _ => one.gaps != other.gaps || one.length() == other.length(),
+        },
     };
     if may_be_equal {
         Sameness::Unsure
@@ -233,17 +241,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::unknown::Form;
-
-    /// A value of letters and gaps; a capital letter is a gap.
-    fn value(text: &str) -> Unknown {
-        let gaps = text.chars().map(|letter| match letter {
-            'A'..='Z' => Err(Unknown::of_fact(letter.to_string())),
-            letter => Ok(letter.to_string()),
-        });
-        let gaps: Vec<Result<String, Unknown>> = gaps.collect();
-        Unknown::joined(gaps.iter().map(|part| part.as_ref().map(String::as_bytes)))
-    }
+    use crate::unknown::{Form, testing::value};
 
     #[track_caller]
     fn check(one: &str, other: &str, expected: Sameness) {
@@ -279,21 +277,6 @@ mod tests {
     }
 
     #[test]
-    fn one_gap_has_one_filling() {
-        let filling = |one: &str, other: &str| {
-            let found = Filling::of(&value(one), &value(other))?;
-            let text = String::from_utf8_lossy(&found.text).into_owned();
-            Some((found.source.to_string(), text))
-        };
-        for (one, other) in [("aXb", "acdb"), ("acdb", "aXb"), ("YX", "Ycd")] {
-            assert_eq!(filling(one, other), Some(("X".to_owned(), "cd".to_owned())));
-        }
-        for (one, other) in [("X", "Y"), ("XaY", "bab"), ("a", "a"), ("aX", "b")] {
-            assert_eq!(filling(one, other), None, "{one} {other}");
-        }
-    }
-
-    #[test]
     fn address_is_no_other_text() {
         let address = Unknown::of(UnknownSource::fact("status.podIP", Form::Address));
         let of = |text: &str| Sameness::of(Some(&address), Some(&value(text)));
@@ -301,6 +284,10 @@ mod tests {
         assert_eq!(of("web"), Sameness::Different);
         assert_eq!(of(""), Sameness::Different);
         assert_eq!(Sameness::of(Some(&address), None), Sameness::Different);
+        let number = Unknown::of(UnknownSource::number("limits.cpu", String::new()));
+        let of = |other: &Unknown| Sameness::of(Some(&address), Some(other));
+        assert_eq!(of(&number), Sameness::Different);
+        assert_eq!(of(&value("X")), Sameness::Unsure);
     }
 
     proptest! {

@@ -7,13 +7,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use larder_projection::{ANY_KEY, ObjectId, Question, Unknown, Variable};
+use larder_projection::{ANY_KEY, ObjectId, Question, Variable};
 use serde::Serialize;
 
 use super::{
     edits::{Edits, edits},
-    mounts::is_same_mount,
-    outcome::{DiffPart, Effect, permissions},
+    mounts::{is_same_mount, mounted_part},
+    outcome::{DiffPart, Selected, permissions},
 };
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, ShownMount};
 
@@ -148,7 +148,13 @@ impl<'r> BothSides<'_, 'r> {
             .chain(self.needed_paths())
             .chain(self.any_paths())
             .collect();
-        let sides = paths.into_iter().map(|path| {
+        let is_unknown = |path: &String| {
+            [self.from, self.to]
+                .iter()
+                .any(|side| side.is_in_unknown_part(path))
+        };
+        let paths = paths.into_iter().filter(|path| !is_unknown(path));
+        let sides = paths.map(|path| {
             let sides = (self.from.look_up(&path), self.to.look_up(&path));
             (path, sides)
         });
@@ -168,22 +174,24 @@ impl<'r> BothSides<'_, 'r> {
         edits(from, to, is_same_mount)
     }
 
-    /// The mounts of parts of volumes that are not known, where the volumes differ.
-    pub(super) fn unknown_parts<'p>(&self) -> Vec<DiffPart<'p, 'r>> {
-        let (from, mut to) = (self.from.unknown_parts(), self.to.unknown_parts());
-        let both = from
-            .into_iter()
-            .filter_map(|(path, from)| Some((from, to.remove(path)?)));
-        let differing = both.filter(|((_, before), (_, after))| {
-            before.payload != after.payload
-                || before.any_keys() != after.any_keys()
-                || !before.paths().eq(after.paths())
+    /// What is not made of the same in volumes of which a part is mounted that is not known on a side.
+    pub(super) fn unknown_parts<'p>(&self, may_be_live: bool) -> Vec<DiffPart<'p, 'r>> {
+        let roots = [self.from, self.to].into_iter();
+        let roots: BTreeSet<_> = roots.flat_map(ContainerContent::unknown_parts).collect();
+        let both = roots.into_iter().filter_map(|root| {
+            let (from, to) = (self.from.volume_at(root)?, self.to.volume_at(root)?);
+            let paths: BTreeSet<_> = from.paths().chain(to.paths()).collect();
+            let parts = paths.into_iter().map(move |path| Selected {
+                file: [from, to].map(|side| side.look_up(&path)),
+                mounted: [from, to].map(|side| mounted_part(side.mount)),
+                path,
+                may_be_live,
+            });
+            Some(parts.filter(|part| !is_same_path(&part.file[0], &part.file[1])))
         });
-        let parts = differing.map(|((mount, _), _)| {
-            let sources = mount.unknown_sub_path.iter().flat_map(Unknown::sources);
-            DiffPart::Unsure(Effect::Restart, sources.collect())
-        });
-        parts.collect()
+        both.flatten()
+            .map(|part| DiffPart::Selected(Box::new(part)))
+            .collect()
     }
 }
 

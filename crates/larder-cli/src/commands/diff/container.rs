@@ -179,7 +179,7 @@ impl<'p, 'r> Differences<'p, 'r> {
             let part = found.add(mount_part(edit));
             found.mounts.push((part, path, *edit));
         }
-        found.parts.extend(sides.unknown_parts());
+        found.parts.extend(sides.unknown_parts(effects.asks));
         found
     }
 
@@ -378,7 +378,7 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
     let none = Start::default();
     let before = before.unwrap_or(&none);
     let is_needed = |object: &ObjectId| before.needs(&Question::Exists(object.clone()));
-    let new = after.start.needs.iter().filter(|need| !before.needs(need));
+    let new = after.start.needs_beyond(before);
     let mut unmet: BTreeSet<_> = new
         .map(|need| {
             // Of an object that was needed before, or that is there, only the key is asked for.
@@ -394,11 +394,7 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
             Unmet { what, hint }
         })
         .collect();
-    let own = after
-        .start
-        .values
-        .iter()
-        .filter(|value| !before.values.contains(value));
+    let own = after.start.values_beyond(before);
     unmet.extend(own.filter_map(|value| {
         let what = value.sources().next()?.to_string();
         Some(Unmet { what, hint: None })

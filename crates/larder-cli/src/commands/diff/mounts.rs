@@ -37,6 +37,11 @@ fn sub_path(mount: &Mount<'_>) -> Option<Unknown> {
     mount.unknown_sub_path.clone().or(known)
 }
 
+/// The part of the volume that is mounted; empty for the whole.
+pub(super) fn mounted_part(mount: &Mount<'_>) -> Unknown {
+    sub_path(mount).unwrap_or_else(|| Unknown::of_text(b""))
+}
+
 /// A mount without its place in the list, and without what selects a part of the volume.
 fn without_sub_path<'r>(mount: &Mount<'r>) -> Mount<'r> {
     let mut whole = mount.clone();

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use larder_projection::{Question, Unknown};
 
 use self::group::{Effects, Group, MAX_SETTLED};
-pub(super) use self::part::{DiffPart, Effect, VariableTerm, file_effect, permissions};
+pub(super) use self::part::{DiffPart, Effect, Selected, VariableTerm, file_effect, permissions};
 use crate::rendered::Start;
 
 /// What follows for a container, in one way to fill in what is not known.
@@ -148,11 +148,8 @@ impl<'s> Starts<'s> {
         let from = self.from.unwrap_or(&none);
         let mut different = BTreeSet::new();
         for (one, other) in [(from, self.to), (self.to, from)] {
-            let needs = one.needs.difference(&other.needs);
-            different.extend(needs.map(Question::subject));
-            let values = one.values.iter();
-            let values = values.filter(|value| !other.values.contains(value));
-            let sources = values.flat_map(Unknown::sources);
+            different.extend(one.needs_beyond(other).map(Question::subject));
+            let sources = one.values_beyond(other).flat_map(Unknown::sources);
             different.extend(sources.map(|source| source.what.to_string()));
         }
         different

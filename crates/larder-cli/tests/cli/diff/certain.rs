@@ -45,6 +45,14 @@ fn path_of_a_mount_implies_what_it_is_made_of() {
     };
     check(&side(true), &side(false), "same", &[]);
     check(&side(false), &side(true), "same", &[]);
+    let of_key = |optional: bool| {
+        let key = format!("{{name: outside, key: a, optional: {optional}}}");
+        let env = format!("env: [{{name: A, valueFrom: {{secretKeyRef: {key}}}}}]");
+        let from = "envFrom: [{secretRef: {name: outside, optional: true}}]";
+        side(true).replace(from, &env)
+    };
+    check(&of_key(true), &of_key(false), "same", &[]);
+    check(&of_key(false), &of_key(true), "same", &[]);
     // Another variable may be the path, too.
     let with_default = |optional: bool| {
         side(optional).replace(
@@ -75,6 +83,66 @@ fn texts_around_what_is_not_known_decide_the_path_of_a_mount() {
     let found = container(&side("a$(X)"), &side("a$(Y)"));
     assert_eq!(found["verdict"], "unknown", "{found:#}");
     check(&side("a$(X)"), &side("a$(X)"), "same", &[]);
+}
+
+#[test]
+fn what_differs_in_a_volume_counts_where_its_mounted_part_may_show_it() {
+    let side = |path: &str, data: &str| {
+        let number = "{name: NUM, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}";
+        let mount = format!("{{name: v, mountPath: /v, {path}}}");
+        pod(
+            &format!(
+                "env: [{number}], envFrom: [{{secretRef: {{name: outside}}}}], volumeMounts: [{mount}]"
+            ),
+            "volumes: [{name: v, configMap: {name: c}}]",
+        ) + &map("c", data)
+    };
+    let of_parts = |from: &str, to: &str, data: &str, verdict: &str| {
+        let found = container(&side(from, "{ab: '1'}"), &side(to, data));
+        // One that is the same is not listed.
+        let is = found["verdict"].as_str().unwrap_or("same");
+        assert_eq!(is, verdict, "{from} {to} {data}: {found:#}");
+    };
+    for part in ["$(X)", "a$(X)", "'$(X).$(Y)'"] {
+        let part = format!("subPathExpr: {part}");
+        of_parts(&part, &part, "{ab: '1'}", "same");
+        of_parts(&part, &part, "{ab: '1', a.c: '2'}", "unknown");
+    }
+    for part in ["d/$(X)", "d$(X)", "$(NUM)"] {
+        let part = format!("subPathExpr: {part}");
+        of_parts(&part, &part, "{ab: '2'}", "same");
+    }
+    // Either it is another part, or the same one with another content.
+    of_parts("subPath: ab", "subPathExpr: $(X)", "{ab: '1'}", "unknown");
+    of_parts("subPath: ab", "subPathExpr: $(X)", "{ab: '2'}", "restart");
+}
+
+#[test]
+fn what_makes_one_variable_the_same_makes_another_one_different() {
+    let side = |a: &str, b: &str| {
+        let of_key = |name: &str, key: &str| {
+            format!("{{name: {name}, valueFrom: {{secretKeyRef: {{name: outside, key: {key}}}}}}}")
+        };
+        let env = [&of_key("V", "v"), &of_key("W", "w"), a, b];
+        pod(&format!("env: [{}]", env.join(", ")), "")
+    };
+    let verdict = |b: &str| {
+        let from = side("{name: A, value: $(V)}", "{name: B, value: $(V)}");
+        let to = side("{name: A, value: $(W)}", b);
+        container(&from, &to)["verdict"].clone()
+    };
+    assert_eq!(verdict("{name: B, value: $(W)}"), "unknown");
+    assert_eq!(verdict("{name: B, value: 'a$(W)'}"), "restart");
+}
+
+#[test]
+fn address_is_no_number() {
+    let side = |source: &str| pod(&format!("env: [{{name: A, valueFrom: {{{source}}}}}]"), "");
+    let found = container(
+        &side("fieldRef: {fieldPath: status.hostIP}"),
+        &side("resourceFieldRef: {resource: limits.cpu}"),
+    );
+    assert_eq!(found["verdict"], "restart", "{found:#}");
 }
 
 #[test]

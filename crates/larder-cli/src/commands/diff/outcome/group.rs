@@ -5,7 +5,8 @@
 //!    of those that share one had too many questions.
 //! 2. The answers are tried for each group alone: all that are possible, which means that an object that has a key is there,
 //!    and that the values are there that a start needs.
-//! 3. Parts are compared one by one, but one value of what is not known must make all of them the same ([`exclusive`]).
+//! 3. Parts are compared one by one, but one way to fill in what is not known must make all of them the same
+//!    ([`may_all_be_equal`]).
 //! 4. Beyond [`MAX_QUESTIONS`] questions in one group, or [`MAX_SETTLED`] parts in all, only what depends on no question is
 //!    certain.
 
@@ -14,7 +15,7 @@ use std::{
     iter,
 };
 
-use larder_projection::{Filling, ObjectId, Question, Sameness, Unknown, UnknownSource};
+use larder_projection::{ObjectId, Question, Sameness, Unknown, UnknownSource, may_all_be_equal};
 
 use super::part::{DiffPart, Effect, SettledPart};
 
@@ -212,36 +213,24 @@ impl<'p, 'q, 'r> Group<'p, 'q, 'r> {
     }
 }
 
-/// What may be seen of parts like these.
+/// What may be seen of parts like these: the least, where as many as possible are the same, and the most.
 fn seen(settled: &[SettledPart]) -> impl Iterator<Item = Option<Effect>> {
-    let strongest = |wanted: Sameness| {
-        let found = settled.iter().filter(|part| part.sameness == wanted);
-        found.map(|part| part.effect).max()
-    };
-    let certain = strongest(Sameness::Different).max(exclusive(settled));
-    let unsure = strongest(Sameness::Unsure).filter(|unsure| Some(*unsure) > certain);
+    let mut all = [Effect::Restart, Effect::Live].into_iter();
+    let certain = all.find(|effect| !may_all_be_same(settled, *effect));
+    let unsure = settled
+        .iter()
+        .filter(|part| part.sameness == Sameness::Unsure);
+    let unsure = unsure.map(|part| part.effect).max();
+    let unsure = unsure.filter(|unsure| Some(*unsure) > certain);
     iter::once(certain).chain(unsure.map(Some))
 }
 
-/// The effect of parts of which one differs in any case: what makes one the same makes the other different.
-fn exclusive(settled: &[SettledPart]) -> Option<Effect> {
-    let mut strongest = BTreeMap::<_, BTreeMap<&[u8], Effect>>::new();
-    for part in settled {
-        let Some(Filling { source, text }) = &part.filling else {
-            continue;
-        };
-        let by_text = strongest.entry(source).or_default();
-        let effect = by_text.entry(&**text).or_insert(part.effect);
-        *effect = part.effect.max(*effect);
-    }
-    // All but one of the texts are wrong; at best, that is the one with the strongest effect.
-    let second = strongest.values().filter_map(|by_text| {
-        let mut effects: Vec<_> = by_text.values().copied().collect();
-        effects.sort_unstable();
-        effects.pop()?;
-        effects.pop()
-    });
-    second.max()
+/// Whether no part with at least this effect differs, in some way to fill in what is left open.
+fn may_all_be_same(settled: &[SettledPart], least: Effect) -> bool {
+    let parts = || settled.iter().filter(|part| part.effect >= least);
+    let sides = parts().filter_map(|part| part.sides.as_ref());
+    parts().all(|part| part.sameness != Sameness::Different)
+        && may_all_be_equal(sides.map(<[Unknown; 2]>::each_ref))
 }
 
 /// Sets of numbers that share no number.

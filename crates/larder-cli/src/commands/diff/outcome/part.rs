@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use larder_projection::{Filling, Question, Sameness, Unknown, UnknownSource, Variable};
+use larder_projection::{Question, Sameness, Unknown, UnknownSource, Variable};
 
 use crate::{
     commands::diff::sub_paths::SubPathDiff,
@@ -24,10 +24,43 @@ pub(in crate::commands::diff) enum DiffPart<'p, 'r> {
     File(&'p PathTerm<'r>, &'p PathTerm<'r>, Effect),
     /// The part of a volume that is mounted.
     SubPath(Box<[Unknown; 2]>),
+    /// What is at a path of a volume of which a part is mounted that is not known.
+    Selected(Box<Selected<'r>>),
     /// It differs, whatever is not known.
     Different(Effect),
-    /// It depends on values and names that are left open.
-    Unsure(Effect, Vec<&'r UnknownSource>),
+}
+
+/// A file of a volume, where it depends on what is not known whether a container sees it.
+pub(in crate::commands::diff) struct Selected<'r> {
+    /// The part of the volume that is mounted, on both sides.
+    pub(in crate::commands::diff) mounted: [Unknown; 2],
+    /// The path in the volume.
+    pub(in crate::commands::diff) path: String,
+    pub(in crate::commands::diff) file: [PathTerm<'r>; 2],
+    /// Whether a running container may see that it differs.
+    pub(in crate::commands::diff) may_be_live: bool,
+}
+
+impl Selected<'_> {
+    /// Where the mounts differ, that is another part.
+    fn settle(&self, is_true: &dyn Fn(&Question) -> bool) -> SettledPart {
+        let mounted = self.mounted.each_ref().map(|side| side.settled(is_true));
+        let may_select = |side: &Option<Unknown>| {
+            let side = side.as_ref();
+            side.is_some_and(|side| side.may_select(&self.path))
+        };
+        if !mounted.iter().all(may_select) {
+            return SettledPart::new(Sameness::Equal, Effect::Restart);
+        }
+        let [from, to] = self.file.each_ref().map(|side| side.settled(is_true));
+        let mut part = same_file(from, to, Effect::Restart);
+        let is_known = |side: &Unknown| side.sources().next().is_none();
+        let is_certain = mounted.iter().flatten().any(is_known) && !self.may_be_live;
+        if part.sameness == Sameness::Different && !is_certain {
+            part.sameness = Sameness::Unsure;
+        }
+        part
+    }
 }
 
 /// A variable on one side; `None` where nothing sets it.
@@ -61,8 +94,8 @@ impl VariableTerm {
 pub(super) struct SettledPart {
     pub(super) sameness: Sameness,
     pub(super) effect: Effect,
-    /// The only way in which it is the same.
-    pub(super) filling: Option<Filling>,
+    /// What must be equal for it to be the same, if that depends on what is left open.
+    pub(super) sides: Option<[Unknown; 2]>,
 }
 
 impl SettledPart {
@@ -70,14 +103,14 @@ impl SettledPart {
         Self {
             sameness,
             effect,
-            filling: None,
+            sides: None,
         }
     }
 
     fn of(from: Option<&Unknown>, to: Option<&Unknown>, effect: Effect) -> Self {
         let mut part = Self::new(Sameness::of(from, to), effect);
         if let (Sameness::Unsure, Some(from), Some(to)) = (part.sameness, from, to) {
-            part.filling = Filling::of(from, to);
+            part.sides = Some([from.clone(), to.clone()]);
         }
         part
     }
@@ -101,7 +134,14 @@ impl DiffPart<'_, '_> {
                 layers.map(|(question, _)| question).collect()
             }
             Self::SubPath(sides) => sides.iter().flat_map(Unknown::questions).collect(),
-            Self::Different(_) | Self::Unsure(..) => Vec::new(),
+            Self::Selected(selected) => {
+                let mounted = selected.mounted.iter().flat_map(Unknown::questions);
+                let layers = selected.file.iter().flat_map(|side| &side.layers);
+                mounted
+                    .chain(layers.map(|(question, _)| question))
+                    .collect()
+            }
+            Self::Different(_) => Vec::new(),
         }
     }
 
@@ -112,14 +152,14 @@ impl DiffPart<'_, '_> {
                 let seen = sides.iter().filter_map(|side| side.seen.as_ref());
                 seen.flat_map(Unknown::sources).collect()
             }
-            Self::File(from, to, _) => {
-                let files = from.files().chain(to.files());
-                let unknown = files.filter_map(|file| file.file.data.unknown());
-                unknown.flat_map(Unknown::sources).collect()
-            }
+            Self::File(from, to, _) => from.sources().chain(to.sources()).collect(),
             Self::SubPath(sides) => sides.iter().flat_map(Unknown::sources).collect(),
+            Self::Selected(selected) => {
+                let mounted = selected.mounted.iter().flat_map(Unknown::sources);
+                let files = selected.file.iter().flat_map(PathTerm::sources);
+                mounted.chain(files).collect()
+            }
             Self::Different(_) => Vec::new(),
-            Self::Unsure(_, sources) => sources.clone(),
         }
     }
 
@@ -142,8 +182,8 @@ impl DiffPart<'_, '_> {
                 let [from, to] = [&sides[0], &sides[1]].map(|side| side.settled(is_true));
                 SettledPart::of(from.as_ref(), to.as_ref(), Effect::Restart)
             }
+            Self::Selected(selected) => selected.settle(is_true),
             Self::Different(effect) => SettledPart::new(Sameness::Different, *effect),
-            Self::Unsure(effect, _) => SettledPart::new(Sameness::Unsure, *effect),
         }
     }
 }
