@@ -43,6 +43,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
+pub use self::files::read_directory;
 pub(crate) use self::{catalogue::ObjectId, slow_reads::WallClock};
 use self::{
     catalogue::{Catalogue, FileObjects},

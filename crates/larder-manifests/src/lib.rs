@@ -4,6 +4,6 @@ mod directory;
 mod feed;
 
 pub use self::{
-    directory::OpenError,
+    directory::{OpenError, read_directory},
     feed::{Feed, Placement},
 };

@@ -11,7 +11,7 @@ use crate::{
     run::{Agent, config_map, desk, key, pod, put, until},
 };
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/machines.md");
+pub(crate) const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/machines.md");
 
 /// The commands of a recipe, for a machine below the desk whose manifests are in `m`.
 fn commands(desk: &Desk, heading: &str) -> Vec<String> {
@@ -71,6 +71,9 @@ async fn secret_behind_a_replaced_link_is_followed() {
         shell(&desk, commands);
         until(value, || login(&desk).as_deref() == Some(value)).await;
     }
+    // As `systemctl reload larder` asks first.
+    let check = desk.run("run --check --manifests m --root-dir root");
+    assert_eq!(check.code, 0, "{check:?}");
     // Without its target the link is a problem, and the Secret stays.
     fs::remove_dir_all(desk.path().join("secrets")).unwrap();
     put(&desk, "note.yaml", &config_map("note", "a: b"));
@@ -110,9 +113,14 @@ async fn secret_among_the_credentials_of_the_service_is_read() {
 #[tokio::test]
 async fn checkout_that_is_pulled_is_followed() {
     let desk = Desk::with([]);
-    let [clone, pull] = &*commands(&desk, "A git checkout that each machine pulls") else {
-        panic!("clone and pull")
-    };
+    let heading = "A git checkout that each machine pulls";
+    let clone = &commands(&desk, heading)[0];
+    let (_, service) = &Blocks::in_page(PAGE, heading).files[0];
+    let pull = service
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="));
+    let manifests = desk.path().join("m").display().to_string();
+    let pull = &pull.unwrap().replace("/etc/larder/manifests", &manifests);
     let commit = |name: &str, text: &str| {
         fs::write(desk.path().join("work").join(name), text).unwrap();
         shell(

@@ -14,7 +14,10 @@ use std::{
 use larder_e2e::ScratchDir;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::recipes::{Blocks, has_nginx};
+use crate::{
+    machines,
+    recipes::{Blocks, has_nginx},
+};
 
 const BOOT: &str = include_str!("reboot/boot.sh");
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
@@ -46,7 +49,13 @@ impl Machine {
     fn new() -> Self {
         let folder = ScratchDir::with_prefix("larder-reboot-").unwrap();
         fs::write(folder.path().join("boot"), BOOT).unwrap();
-        let group = format!("larder-reboot-{}", std::process::id());
+        let group = folder
+            .path()
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
         let mut machine = Self {
             folder,
             group,
@@ -322,4 +331,87 @@ fn larder_exec_runs_a_service_across_a_reboot() {
     machine.cut_power();
     machine.boot();
     machine.until_runs("systemctl is-active app");
+}
+
+const LOGIN: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: login}\nstringData: {a: one}\n---\n\
+    apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: web, image: none, volumeMounts: [{name: login, mountPath: /login}]}]\n  \
+    volumes: [{name: login, secret: {secretName: login}}]\n";
+
+#[test]
+fn manifest_is_a_credential_of_the_service() {
+    if !permitted() {
+        return;
+    }
+    let recipe = Blocks::in_page(
+        machines::PAGE,
+        "Secrets as encrypted credentials of systemd",
+    );
+    let mut machine = Machine::new();
+    machine.add("/var/login.yaml", LOGIN);
+    let commands =
+        recipe.commands[0].replace("systemctl edit larder\n", "systemctl daemon-reload\n");
+    assert_ne!(commands, recipe.commands[0]);
+    // In place of an editor.
+    let drop_in = "/etc/systemd/system/larder.service.d/override.conf";
+    machine.add(drop_in, &recipe.others[0]);
+    machine.run(&format!(
+        "set -e; cd /var; {commands} systemctl restart larder"
+    ));
+    let delivered = |value: &str| {
+        format!(
+            "grep -qx {value} /run/larder/by-name/default/web/volumes/kubernetes.io~secret/login/a"
+        )
+    };
+    machine.run(&delivered("one"));
+    // A reload does not see the credential, and a broken manifest is not its matter. A broken configuration is.
+    machine.add("/etc/larder/manifests/broken.yaml", "kind: [");
+    machine.run("systemctl reload larder");
+    machine
+        .run("rm /etc/larder/manifests/broken.yaml; echo 'onChnage: []' >> /etc/larder/agent.yaml");
+    machine.run("! systemctl reload larder; sed -i /onChnage/d /etc/larder/agent.yaml");
+    machine.add("/var/login.yaml", &LOGIN.replace("one", "two"));
+    let encrypt = commands
+        .lines()
+        .find(|line| line.starts_with("systemd-creds"));
+    machine.run(&format!(
+        "cd /var; {} && systemctl restart larder",
+        encrypt.unwrap()
+    ));
+    machine.run(&delivered("two"));
+    machine.cut_power();
+    machine.boot();
+    machine.run(&delivered("two"));
+}
+
+#[test]
+fn checkout_is_pulled_by_a_timer() {
+    if !permitted() {
+        return;
+    }
+    let recipe = Blocks::in_page(machines::PAGE, "A git checkout that each machine pulls");
+    let mut machine = Machine::new();
+    for (path, text) in &recipe.files {
+        machine.add(path, text);
+    }
+    let git = "git -C /var/work -c user.name=n -c user.email=e";
+    machine.run("git init -qb main /var/work");
+    machine.add("/var/work/login.yaml", LOGIN);
+    machine.run(&format!("cd /var/work; git add . && {git} commit -qm one"));
+    let clone = recipe.commands[0].replace("/srv/manifests.git", "/var/work");
+    machine.run(&clone);
+    machine.run(&recipe.commands[1]);
+    machine.until_runs("larder status --wait default/web --timeout 1s");
+    let timed = "systemctl show larder-manifests.timer --property=NextElapseUSecMonotonic | grep -v infinity";
+    machine.run(timed);
+    machine.run(&format!(
+        "sed -i s/one/two/ /var/work/login.yaml; {git} commit -qam two"
+    ));
+    // As the timer does.
+    machine.run("systemctl start larder-manifests");
+    machine.until_runs(
+        "grep -qx two /run/larder/by-name/default/web/volumes/kubernetes.io~secret/login/a",
+    );
+    machine.cut_power();
+    machine.boot();
+    machine.run(timed);
 }

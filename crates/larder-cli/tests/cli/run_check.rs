@@ -1,7 +1,8 @@
 //! `larder run --check`: what is wrong is said beforehand, and nothing is started.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
 };
 
@@ -105,6 +106,57 @@ fn directory_that_cannot_be_read_is_a_problem() {
     let run = Desk::with([]).run("run --check --manifests none --root-dir root");
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.stderr.contains("none"), "{run:?}");
+}
+
+#[test]
+fn manifests_are_those_that_the_agent_reads() {
+    let desk = Desk::with([("elsewhere.yaml", POD)]);
+    let directory = desk.path().join("m");
+    fs::create_dir(&directory).unwrap();
+    // A link to any place, the lock of an editor, and what an interrupted writer leaves.
+    symlink("../elsewhere.yaml", directory.join("app.yaml")).unwrap();
+    symlink("user@host.1", directory.join(".#app.yaml")).unwrap();
+    fs::write(directory.join("..app.yaml"), "kind: [").unwrap();
+    let check = "run --check --manifests m --root-dir root";
+    let run = desk.run(check);
+    assert_eq!(
+        (run.code, &*run.stderr),
+        (0, "larder: no problem found\n"),
+        "{run:?}"
+    );
+    desk.replace("elsewhere.yaml", "kind: [");
+    assert_eq!(desk.run(check).code, 1, "the link is read");
+    desk.replace("elsewhere.yaml", POD);
+    // Other users may write to the directory, so the link may be theirs.
+    fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
+    let run = desk.run(check);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stderr.contains("leads out of the directory"), "{run:?}");
+}
+
+#[test]
+fn static_pods_are_those_that_the_agent_reads() {
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {larder.dev/on-change: nothing}}, \
+        spec: {containers: [{name: c, image: i}]}}";
+    let two = format!("{pod}\n---\n{}", pod.replace("name: a,", "name: b,"));
+    let desk = Desk::with([("agent.yaml", "staticPodPath: pods\nrootDir: root\n")]);
+    fs::create_dir(desk.path().join("pods")).unwrap();
+    // Any name but hidden ones and those of backups.
+    desk.replace("pods/a.manifest", &two);
+    desk.replace("pods/.hidden.yaml", "kind: [");
+    desk.replace("pods/a.yaml.bak", "kind: [");
+    let run = desk.run("run --check --config agent.yaml");
+    assert_eq!(run.code, 1);
+    let lines: Vec<_> = run.stderr.lines().collect();
+    let [more, annotation, found] = &*lines else {
+        panic!("{run:?}")
+    };
+    assert!(more.contains("a.manifest"), "{more}");
+    assert!(
+        annotation.contains("static pod default/a-") && annotation.contains("larder.dev/on-change"),
+        "{annotation}"
+    );
+    assert_eq!(*found, "larder: 2 problems found");
 }
 
 /// Names the files below a directory that contain `text`.

@@ -3,7 +3,7 @@
 //! Invariant: a link leads out of the directory only if no other user can have made it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read as _},
     os::{
@@ -177,16 +177,37 @@ pub(super) fn fetch(path: &Path) {
 /// Reads one file; an unreadable part is a problem.
 pub(super) fn read(path: PathBuf) -> Reading {
     let mut loader = Loader::new(DEFAULT_NAMESPACE);
-    match open(&path) {
-        _ if leads_nowhere(&path) => {
-            loader.unreadable("follow the link", &path, Errno::NOENT.into());
-        }
-        Ok(None) => loader.file(&path),
-        Ok(Some(file)) => loader.opened(&path, file),
-        Err(Errno::XDEV | Errno::LOOP) => loader.not_read(&path, LEAVES),
-        Err(errno) => loader.unreadable("open", &path, errno.into()),
-    }
+    load(&mut loader, &path);
     Reading::new(path, loader.finish())
+}
+
+/// Reads the manifests of `directory` once, by the rules by which [`Feed`](crate::Feed) follows them. This waits for
+/// every disk that a link leads to.
+///
+/// # Errors
+///
+/// The directory cannot be listed.
+pub fn read_directory(directory: &Path) -> io::Result<Manifests> {
+    let Listing { files, links, .. } = list(directory)?;
+    let links = links.into_iter().filter(|link| follow(link).is_some());
+    let paths: BTreeSet<_> = files.into_keys().chain(links).collect();
+    let mut loader = Loader::new(DEFAULT_NAMESPACE);
+    for path in paths {
+        load(&mut loader, &path);
+    }
+    Ok(loader.finish())
+}
+
+fn load(loader: &mut Loader, path: &Path) {
+    match open(path) {
+        _ if leads_nowhere(path) => {
+            loader.unreadable("follow the link", path, Errno::NOENT.into());
+        }
+        Ok(None) => loader.file(path),
+        Ok(Some(file)) => loader.opened(path, file),
+        Err(Errno::XDEV | Errno::LOOP) => loader.not_read(path, LEAVES),
+        Err(errno) => loader.unreadable("open", path, errno.into()),
+    }
 }
 
 fn leads_nowhere(path: &Path) -> bool {

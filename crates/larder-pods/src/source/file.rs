@@ -42,6 +42,7 @@ use crate::{
     identity::PodSource,
     merge::SourcePods,
     static_pod::{StaticPods, shown_path},
+    stored::StoredPod,
 };
 
 pub use scan::FileSourceError;
@@ -88,6 +89,12 @@ impl FileSource {
     pub fn remembering(mut self, directory: PathBuf) -> Self {
         self.copies = Some(directory);
         self
+    }
+
+    /// Reads the path once, without copies of an earlier run: its pods, and the problems of its files. Blocks.
+    pub fn read(self) -> (Vec<StoredPod>, Vec<SourceProblem>) {
+        let (_, scan) = Scanner::new(self.path, self.static_pods, None).scan(None);
+        (scan.pods.unwrap_or_default(), scan.problems)
     }
 
     /// Reports the pods until the receiver is dropped.

@@ -2,20 +2,18 @@
 //!
 //! They are read as `run` reads them, and nothing is started, locked or written.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{io, path::Path, process::ExitCode};
 
 use larder_agent::{
     annotations::{self, AnnotationProblem},
     config::Config,
 };
 use larder_objects::{
-    Object, chain,
-    manifest::{Loader, MadeObject, Manifest, Manifests},
+    Object, chain, escaped,
+    manifest::{MadeObject, Manifest, Manifests},
 };
 use larder_on_change::parse::AllowedActions;
+use larder_pods::{source::FileSource, static_pod::StaticPods};
 
 use super::{flags, origin::manifests_of};
 use crate::{
@@ -24,9 +22,6 @@ use crate::{
     outcome::partial_if,
     output::{self, count},
 };
-
-/// The namespace of manifests that name none.
-const NAMESPACE: &str = "default";
 
 /// Checks what `run` with these arguments would use.
 pub(super) fn run(args: &RunArgs) -> ExitCode {
@@ -45,9 +40,15 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
         }
     };
     let allowed = config.as_ref().map(|config| config.on_change.from_pods);
-    for path in sources(args, config.as_ref()) {
-        problems.extend(of_manifests(path, allowed.unwrap_or_default()));
+    let allowed = allowed.unwrap_or_default();
+    let manifests = match &config {
+        Some(config) => manifests_of(args, config),
+        None => args.manifests.as_ref(),
+    };
+    if let Some(path) = manifests {
+        problems.extend(of_manifests(path, allowed));
     }
+    problems.extend(config.iter().flat_map(of_static_pods));
     problems.iter().for_each(output::note);
     if problems.is_empty() {
         output::note("no problem found");
@@ -58,24 +59,44 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
     partial_if(!problems.is_empty())
 }
 
-/// The directories and files from which pods would come.
-fn sources<'a>(args: &'a RunArgs, config: Option<&'a Config>) -> impl Iterator<Item = &'a Path> {
-    let manifests = match config {
-        Some(config) => manifests_of(args, config),
-        None => args.manifests.as_ref(),
+/// The problems of the static pods, as their source would report them.
+fn of_static_pods(config: &Config) -> Vec<String> {
+    // Beside a kubelet, they are the kubelet's.
+    let path = config.static_pod_path.as_ref();
+    let Some(path) = path.filter(|_| config.beside.is_none()) else {
+        return Vec::new();
     };
-    let static_pods = config.and_then(|config| config.static_pod_path.as_ref());
-    manifests
-        .into_iter()
-        .chain(static_pods)
-        .map(PathBuf::as_path)
+    let made = StaticPods::new(&config.node_name, config.static_pod_api_references);
+    let (pods, problems) = FileSource::new(path, config.file_check_frequency, made).read();
+    let annotations = pods.iter().flat_map(|pod| {
+        let origin = format!("static pod {}", pod.key());
+        let found = annotations::problems(&pod.decode(), config.on_change.from_pods);
+        of_annotations(origin, found)
+    });
+    let problems = problems.iter().map(ToString::to_string);
+    problems.chain(annotations).collect()
+}
+
+/// Reads the manifests at `path` as the agent does.
+#[cfg(feature = "manifests")]
+fn read(path: &Path) -> io::Result<Manifests> {
+    larder_manifests::read_directory(path)
+}
+
+#[cfg(not(feature = "manifests"))]
+fn read(_: &Path) -> io::Result<Manifests> {
+    Err(io::Error::other(super::embedded::NONE))
 }
 
 /// The problems of the manifests at `path`, each with its place.
 fn of_manifests(path: &Path, allowed: AllowedActions) -> Vec<String> {
-    let mut loader = Loader::new(NAMESPACE);
-    loader.path(path);
-    let manifests = loader.finish();
+    let manifests = match read(path) {
+        Ok(manifests) => manifests,
+        Err(error) => {
+            let path = escaped(&path.to_string_lossy()).into_owned();
+            return vec![format!("cannot read the manifests of {path}: {error}")];
+        }
+    };
     let warnings = manifests.warnings.iter().map(ToString::to_string);
     let errors = manifests.errors.iter().map(|error| chain(error));
     // Ciphertext is not delivered.
@@ -84,25 +105,22 @@ fn of_manifests(path: &Path, allowed: AllowedActions) -> Vec<String> {
         .iter()
         .filter_map(MadeObject::encrypted)
         .map(|error| chain(&error));
-    let annotations = of_annotations(&manifests, allowed);
-    let all = warnings.chain(errors).chain(encrypted);
-    all.chain(annotations).collect()
-}
-
-fn of_annotations(manifests: &Manifests, allowed: AllowedActions) -> Vec<String> {
-    let documents = manifests.documents.iter();
-    let found = documents.flat_map(|document| {
+    let annotations = manifests.documents.iter().flat_map(|document| {
         let found = match &document.manifest {
             Manifest::Pod(pod) => annotations::problems(pod, allowed),
             Manifest::ConfigMap(object) => of_object(object),
             Manifest::Secret(object) => of_object(object),
             _ => Vec::new(),
         };
-        let origin = &document.origin;
-        let found = found.into_iter();
-        found.map(move |found| format!("{origin}: annotation {}: {}", found.key, found.problem))
+        of_annotations(document.origin.to_string(), found)
     });
-    found.collect()
+    let all = warnings.chain(errors).chain(encrypted);
+    all.chain(annotations).collect()
+}
+
+fn of_annotations(origin: String, found: Vec<AnnotationProblem>) -> impl Iterator<Item = String> {
+    let found = found.into_iter();
+    found.map(move |found| format!("{origin}: annotation {}: {}", found.key, found.problem))
 }
 
 fn of_object(object: &impl Object) -> Vec<AnnotationProblem> {

@@ -29,6 +29,10 @@ pub(super) struct Embedded {
 }
 
 #[cfg(not(feature = "manifests"))]
+pub(super) const NONE: &str =
+    "this build of larder has no embedded API server, so manifests cannot be served";
+
+#[cfg(not(feature = "manifests"))]
 #[expect(clippy::unused_async, reason = "as the one that starts a server")]
 pub(super) async fn start(
     _: &Path,
@@ -36,8 +40,7 @@ pub(super) async fn start(
     _: &Config,
     _: &CancellationToken,
 ) -> Result<Embedded, Failure> {
-    let problem = "this build of larder has no embedded API server, so manifests cannot be served";
-    Err(Failure::unreadable(problem))
+    Err(Failure::unreadable(NONE))
 }
 
 /// Starts the server with the Node and the objects of `manifests`. Pods get the address of the settings, unless they

@@ -51,5 +51,7 @@ cd "$root"
 mkdir .around
 pivot_root . .around
 umount -l /.around
+# As process 1 of a machine does: services see mounts made later, such as their credentials.
+mount --make-rshared /
 exec env -i container=larder PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     /lib/systemd/systemd --system --unit=multi-user.target --show-status=no --log-target=journal
