@@ -25,6 +25,7 @@ use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, PodStatus};
 use tokio::time::Instant;
 
+pub(super) use self::report::short_path;
 pub(super) use self::urgency::{Urgency, most_urgent_first};
 use self::{
     progress::{WaitsFor, pending},

@@ -147,7 +147,7 @@ pub(super) const FIELDS: &[Field] = &[
         form: "list of hooks",
         default: "none",
         about: "Hooks: actions after changed content of a pod's volumes or variables is in place. Each hook selects pods by `pods` or `selector`. Only hooks in this file may run commands on this machine. If one does, an agent that runs as root starts only if no other user can write to the file. See on-change.md.",
-        example: "[{pods: [web/nginx-*], volumes: [config], steps: [{exec: [nginx, -t]}, {exec: [systemctl, reload, nginx]}]}]",
+        example: "[{pods: [web/nginx-*], volumes: [config], exec: [systemctl, try-reload-or-restart, nginx]}]",
     },
     Field {
         name: "onChangeAllowedNetworks",

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use tracing::info;
 
 use crate::{
+    commands::status::short_path,
     logging::limit::LineLimit,
     output::{Paint, Style, count, escaped, live},
 };
@@ -113,12 +114,15 @@ pub(super) async fn is_ready_within(agent: &AgentHandle, limit: Duration) -> boo
 
 /// What is served, and where, in one line.
 pub(super) fn headline(status: &AgentOverview, style: Style) -> String {
+    // Beside a kubelet, the volumes are the kubelet's.
+    let beside = status.beside.as_ref();
+    let directory = beside.map_or(&status.root_dir, |beside| &beside.kubelet_root_dir);
     format!(
         "{} serves {} and {} under {}",
         style.paint(Paint::Bold, format_args!("node {}", status.node)),
         count(status.pods.len(), "pod"),
         count(status.pods.iter().map(|pod| pod.volumes).sum(), "volume"),
-        escaped(&status.root_dir),
+        escaped(directory),
     )
 }
 
@@ -156,7 +160,7 @@ pub(super) fn of(
 }
 
 fn write_pod(text: &mut String, pod: &PodStatus, root_dir: &str, style: Style) {
-    let path = format!("{}/by-name/{}/{}", root_dir, pod.namespace, pod.name);
+    let path = short_path(root_dir, pod);
     let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
     let _ = writeln!(text, "\n{name}  {}", style.paint(Paint::Dim, path));
     let width = pod
@@ -353,6 +357,30 @@ mod tests {
         // Those of manifests are bound to it.
         let text = of(&overview, [], Some(Path::new("m")), Style::PLAIN);
         assert!(!text.contains("pods without a node"), "{text}");
+    }
+
+    #[test]
+    fn paths_beside_a_kubelet_are_the_kubelets() {
+        let beside = json!({
+            "identity": "", "rights": [], "kubeletVersion": "", "kubeletRootDir": "/var/lib/kubelet", "ttlSecs": 0,
+            "dryRun": false, "problem": "",
+        });
+        let overview = AgentOverview {
+            root_dir: "/var/lib/larder".to_owned(),
+            beside: serde_json::from_value(beside).unwrap(),
+            ..AgentOverview::default()
+        };
+        let pod = json!({
+            "namespace": "demo", "name": "web", "uid": "u", "source": "api", "path": "/var/lib/kubelet/pods/u",
+            "phase": "Delivered", "since": "2026-01-01T00:00:00Z", "volumes": [], "containers": [],
+        });
+        let pod = serde_json::from_value(pod).unwrap();
+        let text = of(&overview, [pod], None, Style::PLAIN);
+        assert!(text.contains("under /var/lib/kubelet\n"), "{text}");
+        assert!(
+            text.contains("demo/web  /var/lib/kubelet/pods/u\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
     fact("UID", &pod.uid);
     fact("source", &pod.source);
     fact("mirror", mirror(pod));
-    fact("directory", &short_path(status, pod));
+    fact("directory", &short_path(&status.root_dir, pod));
     if let Some(deleted) = pod.deletion_timestamp {
         let until =
             "served until it is gone from its source; the program that runs the pod ends it";
@@ -317,9 +317,9 @@ fn objects(status: &AgentStatus, is_shown: impl Fn(&ObjectStatus) -> bool) -> St
 }
 
 /// The directory of a pod, by name where larder has made such a link.
-fn short_path(status: &AgentStatus, pod: &PodStatus) -> String {
-    if pod.path == format!("{}/pods/{}", status.root_dir, pod.uid) {
-        return format!("{}/by-name/{}/{}", status.root_dir, pod.namespace, pod.name);
+pub(in crate::commands) fn short_path(root_dir: &str, pod: &PodStatus) -> String {
+    if pod.path == format!("{root_dir}/pods/{}", pod.uid) {
+        return format!("{root_dir}/by-name/{}/{}", pod.namespace, pod.name);
     }
     pod.path.clone()
 }
