@@ -2,6 +2,7 @@
 //! scenario of the specifications, and examples that compile outside the workspace.
 
 mod imports;
+mod layers;
 mod outside;
 mod public_api;
 mod scenarios;
