@@ -144,7 +144,7 @@ fn judge(world: &World) -> Result<Vec<String>, String> {
         let verdict = claim.map_or("same", |claim| &claim.verdict);
         verdicts.push(verdict.to_owned());
     }
-    one_side::judge(world, &loaded.to, templates.to, &completions[..ONE_SIDE])?;
+    one_side::judge(world, &loaded.to, &templates.to, &completions[..ONE_SIDE])?;
     Ok(verdicts)
 }
 

@@ -1,14 +1,13 @@
 //! What `larder render` and `exec` say of one side.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use k8s_openapi::api::core::v1::Pod;
 use larder_objects::manifest::Manifests;
 use serde_json::Value;
 
 use super::{
     completion::Completion,
     copy,
-    view::{FilledPod, NeededVolumes, RunningPod, Seen},
+    view::{FilledPod, NeededVolumes, RunningPod, Seen, Template},
     world::{Side, World},
 };
 
@@ -25,7 +24,7 @@ const OF_CLUSTER: [&str; 3] = [
 pub(super) fn judge(
     world: &World,
     manifests: &Manifests,
-    template: &Pod,
+    template: &Template<'_>,
     completions: &[Completion<'_>],
 ) -> Result<(), String> {
     for assume_missing in [false, true] {
@@ -45,7 +44,7 @@ pub(super) fn judge(
 fn judge_completed(
     side: &Side,
     manifests: &Manifests,
-    template: &Pod,
+    template: &Template<'_>,
     completed: &[Completion<'_>],
     assume_missing: bool,
 ) -> Result<(), String> {

@@ -14,7 +14,7 @@ use larder_objects::{
     ConfigMap, Kind, ObjectMeta, Secret, SecretBytes, SourceKind, manifest::Manifests,
 };
 use larder_projection::{
-    EnvFile, EnvFileRef, Environment, Inputs, NodeFacts, Origin, PodCertificate, Projection,
+    EnvFile, EnvFileRef, Environment, Inputs, Need, NodeFacts, Origin, PodCertificate, Projection,
     RuntimeFeatures, ServiceFacts, ServicePortFacts, SourceKey, TokenRequest, TrustBundle,
     TrustBundles, Unavailable, containers, environment, fs_group, mounts, project, used_volumes,
 };
@@ -40,16 +40,36 @@ pub(super) enum Outcome {
 
 /// The documents of a world as pods, with the defaults of the API server.
 pub(super) struct Templates<'m> {
-    from: &'m Pod,
-    pub(super) to: &'m Pod,
+    from: Template<'m>,
+    pub(super) to: Template<'m>,
+}
+
+/// The pod of a side, and the places in [`OBJECTS`] of what it reads.
+pub(super) struct Template<'m> {
+    pod: &'m Pod,
+    objects: Vec<usize>,
 }
 
 impl<'m> Templates<'m> {
     pub(super) fn of(loaded: &'m Loaded) -> Self {
-        let template = |side: &'m Manifests| side.pods().next().expect("each side has a workload");
         Self {
-            from: template(&loaded.from),
-            to: template(&loaded.to),
+            from: Template::of(&loaded.from),
+            to: Template::of(&loaded.to),
+        }
+    }
+}
+
+impl<'m> Template<'m> {
+    fn of(side: &'m Manifests) -> Self {
+        let pod = side.pods().next().expect("each side has a workload");
+        let needs = Need::of_pod(pod);
+        let objects = OBJECTS.iter().enumerate().filter(|(_, (kind, name))| {
+            let need = Need::Object(of_kind(kind), (*name).into());
+            needs.contains(&need)
+        });
+        Self {
+            pod,
+            objects: objects.map(|(place, _)| place).collect(),
         }
     }
 }
@@ -73,8 +93,8 @@ pub(super) fn running<'w>(
 ) -> (Option<RunningPod<'w>>, RunningPod<'w>) {
     let is_same_workload = world.from.kind == world.to.kind;
     let from = is_same_workload
-        .then(|| RunningPod::new(&world.from, &world.to, templates.from, completion));
-    let to = RunningPod::new(&world.to, &world.from, templates.to, completion);
+        .then(|| RunningPod::new(&world.from, &world.to, &templates.from, completion));
+    let to = RunningPod::new(&world.to, &world.from, &templates.to, completion);
     (from, to)
 }
 
@@ -82,10 +102,10 @@ impl<'w> RunningPod<'w> {
     pub(super) fn new(
         side: &'w Side,
         other: &'w Side,
-        template: &Pod,
+        template: &Template<'_>,
         completion: &Completion<'_>,
     ) -> Self {
-        let mut pod = template.clone();
+        let mut pod = template.pod.clone();
         set_facts(&mut pod, side.kind, completion);
         let pinned = OBJECTS.iter().enumerate().filter(|(object, _)| {
             let listing = &side.objects[*object];
@@ -94,7 +114,7 @@ impl<'w> RunningPod<'w> {
         });
         let pinned = pinned.map(|(_, (kind, name))| (of_kind(kind), *name));
         Self {
-            inputs: inputs(side, other, &pod, completion),
+            inputs: inputs(side, other, &pod, &template.objects, completion),
             pinned: pinned.collect(),
             updates_sub_paths: side.metadata["annotations"][UPDATES_SUB_PATHS] == "true",
             side,
@@ -180,18 +200,25 @@ fn set_facts(pod: &mut Pod, kind: WorkloadKind, completion: &Completion<'_>) {
 }
 
 /// Everything that the projections of the pod read.
-fn inputs(side: &Side, other: &Side, pod: &Pod, completion: &Completion<'_>) -> Inputs {
+fn inputs(
+    side: &Side,
+    other: &Side,
+    pod: &Pod,
+    objects: &[usize],
+    completion: &Completion<'_>,
+) -> Inputs {
     let mut inputs = Inputs::default();
-    for (object, (kind, name)) in OBJECTS.iter().enumerate() {
+    for &object in objects {
+        let (kind, name) = OBJECTS[object];
         let data = completion.data(object, side, other);
         let data = data.ok_or(Unavailable::NotFound);
         let metadata = ObjectMeta {
             namespace: "ns".into(),
-            name: (*name).into(),
+            name: name.into(),
             ..ObjectMeta::default()
         };
-        let name = (*name).to_owned();
-        if *kind == "Secret" {
+        let name = name.to_owned();
+        if kind == "Secret" {
             let secret = data.map(|data| {
                 let data = data.into_iter();
                 let data = data.map(|(key, value)| (key, SecretBytes::new(value.into())));
