@@ -315,6 +315,9 @@ fn larder_exec_runs_a_service_across_a_reboot() {
         "#!/bin/sh\necho \"$LEVEL $(id -u) $(cat /etc/app/key)\" > /tmp/seen; exec sleep infinity\n",
     );
     machine.run("chmod 755 /usr/local/bin/app");
+    machine
+        .run("systemctl daemon-reload && systemctl enable app && systemctl start --no-block app");
+    machine.until_runs("systemctl list-jobs | grep -q 'larder-wait@web-app.service .* running'");
     machine.add(
         "/etc/larder/manifests/app.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app, namespace: web}\ndata: {LEVEL: info, key: one}\n---\n\
@@ -322,7 +325,6 @@ fn larder_exec_runs_a_service_across_a_reboot() {
          containers:\n  - {name: app, image: none, envFrom: [{configMapRef: {name: app}}], volumeMounts: [{name: app, mountPath: /etc/app}]}\n  \
          volumes: [{name: app, configMap: {name: app}}]\n",
     );
-    machine.run("systemctl daemon-reload && systemctl enable --now app");
     machine.until_runs("grep -qx 'info 33 one' /tmp/seen");
     machine.run(
         "sed -i 's/LEVEL: info, key: one/LEVEL: debug, key: two/' /etc/larder/manifests/app.yaml",
@@ -331,6 +333,7 @@ fn larder_exec_runs_a_service_across_a_reboot() {
     machine.cut_power();
     machine.boot();
     machine.until_runs("systemctl is-active app");
+    machine.run("systemctl show larder --property=StartLimitIntervalUSec | grep -x '.*=0'");
 }
 
 const LOGIN: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: login}\nstringData: {a: one}\n---\n\
