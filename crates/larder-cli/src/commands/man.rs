@@ -108,7 +108,8 @@ pub(super) fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
     command.build();
     let all: Vec<_> = command
         .get_subcommands()
-        .filter(|one| !one.is_hide_set())
+        // `larder help` shows what the page of a command has.
+        .filter(|one| !one.is_hide_set() && one.get_name() != "help")
         .map(|one| one.get_name().to_owned())
         .collect();
     let name = args.subcommand.as_deref().unwrap_or_default();

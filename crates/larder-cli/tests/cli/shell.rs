@@ -241,6 +241,14 @@ fn habits_of_kubectl_have_its_meaning_or_a_next_step() {
 #[test]
 fn manual_pages_have_the_sections_that_their_readers_know() {
     let desk = Desk::with([]);
+    // The subcommands whose pages a package has.
+    let help = desk.run("--help").stdout;
+    let (_, commands) = help.split_once("\nCommands:\n").unwrap();
+    let commands = commands.split("\n\n").next().unwrap();
+    let pages = commands
+        .lines()
+        .map(|line| line.trim().split(' ').next().unwrap());
+    let pages: Vec<_> = pages.filter(|name| *name != "help").collect();
     for (command, code) in [
         ("", "0"),
         ("run", "0"),
@@ -275,6 +283,11 @@ fn manual_pages_have_the_sections_that_their_readers_know() {
             page.contains(&format!("\\fB{code}\\fR")),
             "{command}: {page}"
         );
+        let (_, others) = page.split_once(".SH \"SEE ALSO\"").unwrap();
+        for other in others.split("\\fBlarder\\-").skip(1) {
+            let other = other.split("\\fR").next().unwrap().replace('\\', "");
+            assert!(pages.contains(&&*other), "{command}: larder-{other}(1)");
+        }
         // Each example is a line of its own.
         let (_, examples) = page.split_once(".SH EXAMPLES").unwrap();
         assert!(examples.matches("\\fBlarder ").count() > 1, "{examples}");
