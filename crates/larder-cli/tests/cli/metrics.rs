@@ -1,7 +1,12 @@
 //! The reference of all metrics, written from what an agent with everything turned on shows at its first scrape. A test of
 //! `larder-agent` makes sure that this is every metric that is registered.
 
-use std::{collections::BTreeMap, fs, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+};
 
 use expect_test::expect_file;
 
@@ -181,4 +186,66 @@ async fn rejected_manifest_is_counted_until_it_is_mended() {
     let mended = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
     desk.replace("m/bad.yaml", mended);
     until("the end of the problem", || problems() == "0").await;
+}
+
+/// The names of metrics in a text, also those of single samples.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+    words.filter(|word| {
+        let is_metric = word.starts_with("larder_") || word.starts_with("kubelet_");
+        // Neither a prefix of several, nor the name of a package.
+        is_metric && !word.ends_with('_') && !word.contains(|letter: char| letter.is_ascii_digit())
+    })
+}
+
+#[test]
+fn metrics_that_are_named_exist() {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| fs::read_to_string(project.join(path)).unwrap();
+    let reference = read("docs/metrics.md");
+    let known: BTreeSet<_> = named(&reference).collect();
+    let is_sample = |name: &str| {
+        let suffixes = ["_bucket", "_count", "_sum", "_info"];
+        let metric = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+        metric.is_some_and(|metric| known.contains(metric))
+    };
+    let is_crate = |name: &str| project.join("crates").join(name.replace('_', "-")).exists();
+    let documents = fs::read_dir(project.join("docs")).unwrap();
+    let documents = documents.map(|entry| entry.unwrap().path());
+    let others = [
+        "README.md",
+        "CHANGELOG.md",
+        "monitoring/alerts.yaml",
+        "monitoring/dashboard.json",
+    ];
+    let all = documents.chain(others.map(|path| project.join(path)));
+    for path in
+        all.filter(|path| path.is_file() && path.extension().is_some_and(|kind| kind != "txt"))
+    {
+        let text = fs::read_to_string(&path).unwrap();
+        for name in named(&text) {
+            // A package that a generator makes.
+            let is_other = is_crate(name) || name == "larder_agent_client";
+            assert!(
+                known.contains(name) || is_sample(name) || is_other,
+                "{}: {name}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn runbook_has_an_entry_for_each_alert() {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| fs::read_to_string(project.join(path)).unwrap();
+    let (alerts, runbook) = (read("monitoring/alerts.yaml"), read("docs/runbook.md"));
+    let alerts = alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let entries = runbook.lines().filter_map(|line| line.strip_prefix("## "));
+    let entries: BTreeSet<_> = entries
+        .filter(|entry| entry.starts_with("Larder"))
+        .collect();
+    assert_eq!(alerts.collect::<BTreeSet<_>>(), entries);
 }

@@ -1,6 +1,6 @@
 //! The documentation of the configuration file, generated from [`FIELDS`]. `UPDATE_EXPECT=1 cargo test` writes it.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, fs};
 
 use expect_test::expect_file;
 use larder_on_change::parse::HookFields;
@@ -163,4 +163,29 @@ fn chart_refuses_what_is_no_field() {
         "values.schema.json takes `config` from here:\n{:#}",
         chart_schema()
     );
+}
+
+#[test]
+fn configuration_in_the_documents_is_valid() {
+    let documents = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut checked = 0;
+    for entry in fs::read_dir(documents).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|kind| kind != "md") {
+            continue;
+        }
+        let page = fs::read_to_string(&path).unwrap();
+        let blocks = page.split("\n```yaml\n").skip(1);
+        for block in blocks.map(|block| block.split("```").next().unwrap()) {
+            let first = block.split(':').next().unwrap();
+            if FIELDS.iter().any(|field| field.name == first) {
+                let warning = parse(block)
+                    .unwrap_or_else(|error| panic!("{path:?}: {error}"))
+                    .1;
+                assert_eq!(warning, None, "{path:?}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 3, "{checked}");
 }
