@@ -3,6 +3,7 @@
 
 mod imports;
 mod layers;
+mod links;
 mod outside;
 mod public_api;
 mod scenarios;
