@@ -31,11 +31,15 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// The line between the head of an answer and its document.
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 
+/// The socket of the agent that a package runs.
+const SERVICE: &str = "/run/larder/agent.sock";
+
 /// No agent is listening, at least not now.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no agent is listening on {} (is `larder run` running with the same --root-dir?)",
-    socket.display()
+    "no agent is listening on {} (is `larder run` running with the same --root-dir?){}",
+    socket.display(),
+    of_service()
 )]
 pub(crate) struct NotListening {
     socket: PathBuf,
@@ -203,6 +207,15 @@ fn reason(body: &[u8]) -> String {
         || String::from_utf8_lossy(body).trim().to_owned(),
         str::to_owned,
     )
+}
+
+/// For a user who is not root and did not ask the agent of the service: that it answers only root.
+fn of_service() -> &'static str {
+    if !rustix::process::geteuid().is_root() && Path::new(SERVICE).exists() {
+        "; the agent of the service, in /run/larder, answers root only"
+    } else {
+        ""
+    }
 }
 
 /// Adds the advice for errors of the system; other errors explain themselves.

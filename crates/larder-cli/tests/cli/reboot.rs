@@ -333,6 +333,7 @@ fn larder_exec_runs_a_service_across_a_reboot() {
     machine.cut_power();
     machine.boot();
     machine.until_runs("systemctl is-active app");
+    machine.run("runuser -u www-data -- larder status 2>&1 | grep 'answers root only'");
     machine.run("systemctl show larder --property=StartLimitIntervalUSec | grep -x '.*=0'");
 }
 
