@@ -27,7 +27,7 @@ pub(crate) use self::{
     diff::{DiffArgs, DiffOutput, FailOn},
     exec::ExecArgs,
     kubectl::KubectlCommand,
-    manifests::{ExcludeArgs, ManifestArgs, RefsArgs, RefsOutput, RenderArgs, RenderOutput},
+    manifests::{ManifestArgs, ReadingArgs, RefsArgs, RefsOutput, RenderArgs, RenderOutput},
     sidecar::{ReloadArgs, SidecarArgs},
     status::{HealthCheck, StatusArgs, StatusOutput},
     values::{LogFormat, PodName, kubectl_kubeconfig},

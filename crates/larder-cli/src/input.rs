@@ -12,7 +12,7 @@ use larder_objects::{
 };
 
 use crate::{
-    args::{ExcludeArgs, ManifestArgs, PodName},
+    args::{ManifestArgs, PodName, ReadingArgs},
     outcome::Failure,
     output::{self, first_names},
 };
@@ -26,7 +26,7 @@ const MAX_NAMED: usize = 5;
 ///
 /// No manifest could be read at all.
 pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Failure> {
-    let loader = loader(namespace, args.recursive, &args.exclude);
+    let loader = loader(namespace, &args.reading);
     let manifests = load(loader, &args.filenames);
     // A misspelled field often causes the error of the field that is then missing.
     for warning in &manifests.warnings {
@@ -37,16 +37,16 @@ pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Fa
     }
     explain_missing(&args.filenames);
     built(&args.filenames, "larder render -f -").for_each(output::note);
-    check(&manifests, args.recursive)?;
+    check(&manifests, args.reading.recursive)?;
     left_out(&manifests).for_each(output::note);
     Ok(manifests)
 }
 
 /// A loader for commands that compare or show what manifests make.
-pub(crate) fn loader(namespace: &str, recursive: bool, exclude: &ExcludeArgs) -> Loader {
+pub(crate) fn loader(namespace: &str, reading: &ReadingArgs) -> Loader {
     Loader::new(namespace)
-        .recursive(recursive)
-        .exclude(exclude.globs.clone())
+        .recursive(reading.recursive)
+        .exclude(reading.exclude.clone())
         .by_workload()
 }
 

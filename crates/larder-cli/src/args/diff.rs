@@ -6,8 +6,8 @@ use clap::{ValueEnum, ValueHint};
 
 use super::{
     kubectl::{KubectlArgs, ManifestPath},
-    manifests::ExcludeArgs,
-    values::{OF_KUBECTL, at_least_2000, kubeconfig, namespace},
+    manifests::ReadingArgs,
+    values::{OF_KUBECTL, at_least_2000, kubeconfig},
 };
 
 /// Show what changes for each container between two sets of manifests, and which containers must restart
@@ -74,16 +74,8 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     pub(crate) kubectl: KubectlArgs,
 
-    /// Also read the subdirectories of directories
-    #[arg(short = 'R', long)]
-    pub(crate) recursive: bool,
-
     #[command(flatten)]
-    pub(crate) exclude: ExcludeArgs,
-
-    /// Namespace of objects that name none [default: that of the kubeconfig's context if one is given, else default]
-    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
-    pub(crate) namespace: Option<String>,
+    pub(crate) reading: ReadingArgs,
 
     /// Output format
     #[arg(short, long, value_enum, default_value_t = DiffOutput::Tree)]

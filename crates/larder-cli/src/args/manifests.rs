@@ -17,25 +17,25 @@ pub(crate) struct ManifestArgs {
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", required = true, num_args = 1.., value_parser = ManifestPath, value_hint = ValueHint::AnyPath)]
     pub(crate) filenames: Vec<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// How manifests are read.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ReadingArgs {
     /// Also read the subdirectories of directories
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
-    #[command(flatten)]
-    pub(crate) exclude: ExcludeArgs,
+    /// Leave out files and subdirectories of the directories that match GLOB, which is relative to each of them; without
+    /// a slash, it is a name at any depth. May be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) exclude: Vec<Exclusion>,
 
     /// Namespace of objects that name none [default: that of the kubeconfig's context if one is given, else default]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
     pub(crate) namespace: Option<String>,
-}
-
-/// What is left out of directories.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct ExcludeArgs {
-    /// Leave out files and subdirectories of the directories that match GLOB, which is relative to each of them; without
-    /// a slash, it is a name at any depth. May be given several times
-    #[arg(long = "exclude", value_name = "GLOB")]
-    pub(crate) globs: Vec<Exclusion>,
 }
 
 /// Show the variables and files of each container, and why it would not start

@@ -20,7 +20,7 @@ struct PodReferences<'a> {
 }
 
 pub(super) fn run(args: &RefsArgs) -> Result<ExitCode, Failure> {
-    let namespace = default_namespace(args.manifests.namespace.as_deref(), None, None)?;
+    let namespace = default_namespace(args.manifests.reading.namespace.as_deref(), None, None)?;
     let manifests = input::read(&args.manifests, &namespace)?;
     let pods: Vec<_> = manifests
         .pods()

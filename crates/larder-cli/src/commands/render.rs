@@ -37,7 +37,10 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
         let why = "-c selects the container of -o env: other formats have all containers";
         return Err(Failure::unreadable(why));
     }
-    let (given, kubeconfig) = (&args.manifests.namespace, args.kubeconfig.as_deref());
+    let (given, kubeconfig) = (
+        &args.manifests.reading.namespace,
+        args.kubeconfig.as_deref(),
+    );
     let namespace = default_namespace(given.as_deref(), kubeconfig, args.context.as_deref())?;
     let manifests = input::read(&args.manifests, &namespace)?;
     let mut said = input::warnings(&manifests, &args.manifests.filenames);

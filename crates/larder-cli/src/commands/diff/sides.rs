@@ -61,8 +61,8 @@ pub(super) fn load(args: &DiffArgs, at: Timestamp) -> Result<Sides, Failure> {
         return Err(Failure::unreadable(why));
     }
     let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
-    let namespace = default_namespace(args.namespace.as_deref(), kubeconfig, context)?;
-    let loader = || input::loader(&namespace, args.recursive, &args.exclude).any_template();
+    let namespace = default_namespace(args.reading.namespace.as_deref(), kubeconfig, context)?;
+    let loader = || input::loader(&namespace, &args.reading).any_template();
     let mut sides = if kubeconfig.is_some() {
         of_cluster(args, loader, at)?
     } else if let Some(from) = &args.from {
@@ -70,8 +70,8 @@ pub(super) fn load(args: &DiffArgs, at: Timestamp) -> Result<Sides, Failure> {
     } else {
         let load = |paths: &[PathBuf]| input::load(loader(), paths);
         let (from, to) = in_parallel(|| load(&args.from_file), || load(&args.to_file));
-        input::check(&from, args.recursive)?;
-        input::check(&to, args.recursive)?;
+        input::check(&from, args.reading.recursive)?;
+        input::check(&to, args.reading.recursive)?;
         let names = (shown(&args.from_file), shown(&args.to_file));
         Sides::new(from, to, names, at)
     };
@@ -93,7 +93,7 @@ fn of_cluster(
     at: Timestamp,
 ) -> Result<Sides, Failure> {
     let to = input::load(loader().keeping_written(), &args.filenames);
-    input::check(&to, args.recursive)?;
+    input::check(&to, args.reading.recursive)?;
     let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
     let (cluster, missed) = cluster::sides(source, loader(), to)?;
     let names = (
@@ -144,7 +144,8 @@ fn of_git(
     loader: impl Fn() -> Loader + Sync,
     at: Timestamp,
 ) -> Result<Sides, Failure> {
-    let revision = |revision: &str| git::load(loader(), &args.filenames, revision, args.recursive);
+    let revision =
+        |revision: &str| git::load(loader(), &args.filenames, revision, args.reading.recursive);
     let to = || match &args.to {
         Some(to) => revision(to),
         None => Ok(git::load_working_tree(loader(), &args.filenames)),
@@ -153,7 +154,7 @@ fn of_git(
     let (from, to) = (from?, to?);
     // One side may have no file: the directory is new, or was removed.
     if from.manifests.files == 0 || to.manifests.nothing_read() {
-        input::check(&to.manifests, args.recursive)?;
+        input::check(&to.manifests, args.reading.recursive)?;
     }
     let names = (
         from.name,

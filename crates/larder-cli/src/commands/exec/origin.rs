@@ -9,7 +9,7 @@ use larder_objects::manifest::ManifestError;
 use super::{delivered, manifests};
 use crate::{
     agent::{client_config, default_namespace},
-    args::{ExcludeArgs, ExecArgs, ManifestArgs, PodName},
+    args::{ExecArgs, ManifestArgs, PodName, ReadingArgs},
     input,
     outcome::Failure,
     output::note,
@@ -76,9 +76,7 @@ impl Origin {
             PodSource::Manifests { .. } => {
                 let given = ManifestArgs {
                     filenames: args.filenames.clone(),
-                    recursive: false,
-                    exclude: ExcludeArgs::default(),
-                    namespace: None,
+                    reading: ReadingArgs::default(),
                 };
                 let manifests = input::read(&given, &self.namespace)?;
                 if manifests.errors.iter().any(ManifestError::is_unreadable) {
