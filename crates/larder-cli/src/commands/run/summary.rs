@@ -265,7 +265,7 @@ impl PodNews<'_> {
     pub(super) fn line(&self, style: Style) -> String {
         let delivery = &self.pod.delivery;
         let state = match delivery.phase {
-            _ if matches!(self.change, PodChange::Gone) => "gone, its volumes removed".to_owned(),
+            _ if matches!(self.change, PodChange::Gone) => "gone".to_owned(),
             Phase::Delivered => {
                 let volumes = count(self.pod.volumes, "volume");
                 style.paint(Paint::Green, volumes + " delivered")
@@ -341,7 +341,7 @@ mod tests {
         };
         assert_eq!(
             lines(&before, &now),
-            "~ demo/c  0 volumes delivered\n+ demo/d  Failing: secret \"x\" not found\n- demo/b  gone, its volumes removed\n"
+            "~ demo/c  0 volumes delivered\n+ demo/d  Failing: secret \"x\" not found\n- demo/b  gone\n"
         );
         assert_eq!(lines(&now, &now), "");
     }
