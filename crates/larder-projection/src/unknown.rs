@@ -104,6 +104,19 @@ impl Form {
     fn may_be_equal(self, other: Self) -> bool {
         self == other || self == Self::Any || other == Self::Any
     }
+
+    /// Whether a part of it may be of the other form.
+    fn may_contain(self, other: Self) -> bool {
+        (self, other) != (Self::Number, Self::Address)
+    }
+
+    fn may_have(self, byte: u8) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Address => byte.is_ascii_hexdigit() || b".:,".contains(&byte),
+            Self::Number => byte.is_ascii_digit(),
+        }
+    }
 }
 
 /// The source of an unknown value.

@@ -117,10 +117,15 @@ fn of_parts<'u>(one: Vec<Gapped<'u>>, other: Vec<Gapped<'u>>) -> Sameness {
         [false, false] => false,
         [true, false] => one.may_be(&other),
         [false, true] => other.may_be(&one),
-        [true, true] => match (one.only_gap(), other.only_gap()) {
-            (Some(one), Some(other)) => one.form.may_be_equal(other.form),
-            _ => one.gaps != other.gaps || one.length() == other.length(),
-        },
+        [true, true] => {
+            let may_be_form = match (one.only_gap(), other.only_gap()) {
+                (Some(one), Some(other)) => one.form.may_be_equal(other.form),
+                (Some(gap), None) => other.may_be_in(gap.form),
+                (None, Some(gap)) => one.may_be_in(gap.form),
+                (None, None) => true,
+            };
+            may_be_form && (one.gaps != other.gaps || one.length() == other.length())
+        }
     };
     if may_be_equal {
         Sameness::Unsure
@@ -212,6 +217,13 @@ impl<'u> Rest<'u> {
         self.texts.iter().map(|text| text.len()).sum()
     }
 
+    /// Whether it may be a part of something of this form.
+    fn may_be_in(&self, form: Form) -> bool {
+        let mut bytes = self.texts.iter().copied().flatten();
+        bytes.all(|byte| form.may_have(*byte))
+            && self.gaps.iter().all(|gap| form.may_contain(gap.form))
+    }
+
     /// Whether `text`, which has no gaps, may be this value.
     fn may_be(&self, text: &Self) -> bool {
         let whole = text.texts.concat();
@@ -287,7 +299,15 @@ mod tests {
         let number = Unknown::of(UnknownSource::number("limits.cpu", String::new()));
         let of = |other: &Unknown| Sameness::of(Some(&address), Some(other));
         assert_eq!(of(&number), Sameness::Different);
-        assert_eq!(of(&value("X")), Sameness::Unsure);
+        for other in ["X", "X.1", "aXY"] {
+            assert_eq!(of(&value(other)), Sameness::Unsure, "{other}");
+        }
+        for other in ["X-x", "xX"] {
+            assert_eq!(of(&value(other)), Sameness::Different, "{other}");
+        }
+        let of = |other: &str| Sameness::of(Some(&number), Some(&value(other)));
+        assert_eq!(of("1X"), Sameness::Unsure);
+        assert_eq!(of("aX"), Sameness::Different);
     }
 
     proptest! {
