@@ -1,4 +1,4 @@
-//! The links between documents lead to files and headings that exist.
+//! What documents name: links lead to files and headings that exist, and measurements have their commit.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -72,4 +72,29 @@ fn links_between_documents_lead_somewhere() {
         }
     }
     assert!(checked > 100, "{checked}");
+}
+
+/// Whether a text has the abbreviated name of a commit, as code.
+fn names_commit(text: &str) -> bool {
+    let is_name =
+        |code: &&str| code.len() == 8 && code.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split('`').any(|code| is_name(&code))
+}
+
+#[test]
+fn measurements_name_their_commit() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for page in ["BENCHMARKS.md", "README.md"] {
+        let text = prose(&root.join(page));
+        let sections = text.split("\n## ").skip(1);
+        // Their columns are numbers.
+        let tables = sections.filter(|section| section.contains("--: |"));
+        let mut checked = 0;
+        for section in tables {
+            let heading = section.lines().next().unwrap();
+            assert!(names_commit(section), "{page}: {heading}");
+            checked += 1;
+        }
+        assert!(checked > 0, "{page}");
+    }
 }

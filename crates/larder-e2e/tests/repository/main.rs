@@ -1,5 +1,5 @@
 //! What the repository promises of itself: layers of imports and names, the record of the public API, a test for each
-//! scenario of the specifications, and examples that compile outside the workspace.
+//! scenario of the specifications, examples that compile outside the workspace, and what documents name.
 
 mod imports;
 mod layers;
