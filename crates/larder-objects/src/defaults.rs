@@ -13,7 +13,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-pub use self::pod::pod;
+pub use self::pod::{pod, pod_template};
 use crate::Secret;
 
 /// Mode of the files of a volume whose `defaultMode` is not set.

@@ -51,6 +51,7 @@ mod misplaced;
 mod normalize;
 mod raw;
 mod read;
+mod template;
 pub(crate) mod typed;
 mod unknown;
 

@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, Volume, VolumeDevice, VolumeMount,
 };
 
+use crate::expand::{Piece, pieces};
+
 /// The list of the pod that has a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ContainerKind {
@@ -46,6 +48,7 @@ pub struct ContainerView<'a> {
     pub working_dir: Option<&'a str>,
     /// `volumeDevices`: a block device makes its volume used, too.
     devices: Option<&'a [VolumeDevice]>,
+    restart_policy: Option<&'a str>,
 }
 
 macro_rules! view {
@@ -62,6 +65,7 @@ macro_rules! view {
             security_context: $container.security_context.as_ref(),
             working_dir: $container.working_dir.as_deref(),
             devices: $container.volume_devices.as_deref(),
+            restart_policy: $container.restart_policy.as_deref(),
         }
     };
 }
@@ -75,6 +79,19 @@ impl<'a> ContainerView<'a> {
     /// A view of an ephemeral container.
     pub fn ephemeral(container: &'a EphemeralContainer) -> Self {
         view!(container, ContainerKind::Ephemeral)
+    }
+
+    /// Whether it runs as long as its pod does: an init container has ended before, unless it is a sidecar.
+    pub fn keeps_running(&self) -> bool {
+        self.kind != ContainerKind::Init || self.restart_policy == Some("Always")
+    }
+
+    /// Whether its command line has the value of this variable.
+    pub fn command_refers_to(&self, variable: &str) -> bool {
+        let is_reference =
+            |piece| matches!(piece, Piece::Reference { name, .. } if name == variable);
+        let mut words = self.command.iter().chain(self.args);
+        words.any(|word| pieces(word).any(is_reference))
     }
 
     /// Names of the volumes that the container mounts or uses as a device, in list order.

@@ -24,6 +24,7 @@ pub(crate) struct ContainerContent<'r> {
     pub(crate) mounts: &'r MountTable<'r>,
     /// With the one that the API server adds.
     pub(crate) all_mounts: Vec<ShownMount<'r>>,
+    container: ContainerView<'r>,
     pod: &'r RenderedPod<'r>,
     /// The mount at each path; of several, the last one.
     by_path: HashMap<&'r str, &'r Mount<'r>>,
@@ -122,7 +123,7 @@ impl MountedFile<'_> {
 
 impl<'r> ContainerContent<'r> {
     pub(super) fn new(
-        container: &ContainerView<'_>,
+        container: &ContainerView<'r>,
         environment: &'r Environment<'r>,
         mounts: &'r MountTable<'r>,
         pod: &'r RenderedPod<'r>,
@@ -132,9 +133,21 @@ impl<'r> ContainerContent<'r> {
             environment,
             mounts,
             all_mounts: pod.all_mounts(container, mounts),
+            container: *container,
             pod,
             by_path,
         }
+    }
+
+    /// Whether its command line has the value of this variable.
+    pub(crate) fn command_refers_to(&self, variable: &str) -> bool {
+        self.container.command_refers_to(variable)
+    }
+
+    /// Whether it has variables of the Services of its namespace.
+    pub(crate) fn has_service_links(&self) -> bool {
+        let spec = self.pod.pod.spec.as_ref();
+        spec.is_none_or(|spec| spec.enable_service_links != Some(false))
     }
 
     /// The innermost mount that shows `path`, and the path below its own.

@@ -362,6 +362,8 @@ pub(super) struct SeenFile<'p> {
     /// The path of its mount, if that is by `subPath`: a running container keeps the file, unless larder replaces it.
     sub_mount: Option<&'p str>,
     is_token: bool,
+    /// Whether it shows the pod itself.
+    is_of_pod: bool,
     pub(super) object: Option<(Kind, &'p str)>,
 }
 
@@ -511,6 +513,7 @@ fn files_of<'p>(
             permissions: (file.mode, file.owner, fs_group(pod)),
             sub_mount: (!part.is_empty()).then_some(at),
             is_token: matches!(origin, Some(Origin::Token { .. })),
+            is_of_pod: matches!(origin, Some(Origin::Field(_) | Origin::Resource { .. })),
             object: match origin {
                 Some(Origin::Key { kind, name, .. }) => Some((*kind, *name)),
                 _ => None,
@@ -568,10 +571,13 @@ impl<'p> BothSides<'p> {
     fn difference(&self, before: &Seen<'_>, after: &Seen<'_>) -> Outcome {
         let names = before.compared_names().chain(after.compared_names());
         let names: BTreeSet<_> = names.collect();
+        let links = |pod: &RunningPod<'_>| pod.pod.spec.as_ref()?.enable_service_links;
+        let has_other_links = self.from.is_some_and(|from| links(from) != links(self.to));
         let has_other_variables = names.into_iter().any(|name| {
             // New pods get other variables of Services; no container restarts for them.
             let is_own = |seen: &Seen<'_>| seen.value(name).is_some() && !seen.is_of_service(name);
-            (is_own(before) || is_own(after)) && before.value(name) != after.value(name)
+            (has_other_links || is_own(before) || is_own(after))
+                && before.value(name) != after.value(name)
         });
         if has_other_variables || before.mounts != after.mounts {
             return Outcome::Restart;
@@ -593,7 +599,10 @@ impl<'p> BothSides<'p> {
                 continue;
             }
             let mut files = sides.into_iter().flatten();
-            let needs_start = files.any(|file| file.is_token || self.is_pinned(file));
+            // A template changes no pod that runs.
+            let is_made = self.to.side.kind != WorkloadKind::Pod;
+            let needs_start = files
+                .any(|file| file.is_token || self.is_pinned(file) || (is_made && file.is_of_pod));
             if needs_start || self.stays(path, sides, after) {
                 return Outcome::Restart;
             }

@@ -17,30 +17,11 @@ const TERMINATION_PATH: &str = "/dev/termination-log";
 /// Fills the defaults of a pod.
 pub fn pod(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };
-    // The old name of the field is an alias; both are kept in step.
-    let account = spec.service_account_name.as_deref();
-    if account.unwrap_or("").is_empty() {
-        spec.service_account_name = spec.service_account.clone();
-    }
-    spec.service_account.clone_from(&spec.service_account_name);
+    pod_template(spec);
     spec.enable_service_links.get_or_insert(true);
-    set(&mut spec.dns_policy, "ClusterFirst");
-    set(&mut spec.restart_policy, "Always");
-    set(&mut spec.scheduler_name, "default-scheduler");
-    spec.termination_grace_period_seconds.get_or_insert(30);
-    spec.security_context.get_or_insert_default();
-    containers(spec);
-    pod_resources(spec);
-    for given in spec.volumes.iter_mut().flatten() {
-        volume(given);
-    }
-}
-
-fn containers(spec: &mut PodSpec) {
     let host_network = spec.host_network == Some(true);
     let init = spec.init_containers.iter_mut().flatten();
     for given in init.chain(&mut spec.containers) {
-        container(given);
         resources(&mut given.resources);
         for port in given.ports.iter_mut().flatten() {
             if host_network && port.host_port.unwrap_or(0) == 0 {
@@ -48,12 +29,34 @@ fn containers(spec: &mut PodSpec) {
             }
         }
     }
+    pod_resources(spec);
+}
+
+/// Fills those that a template of pods has as well: its controller leaves the others to the API server
+/// (kubernetes v1.36, `SetDefaults_PodSpec` and `SetDefaults_Pod` in `pkg/apis/core/v1/defaults.go`).
+pub fn pod_template(spec: &mut PodSpec) {
+    // The old name of the field is an alias; both are kept in step.
+    let account = spec.service_account_name.as_deref();
+    if account.unwrap_or("").is_empty() {
+        spec.service_account_name = spec.service_account.clone();
+    }
+    spec.service_account.clone_from(&spec.service_account_name);
+    set(&mut spec.dns_policy, "ClusterFirst");
+    set(&mut spec.restart_policy, "Always");
+    set(&mut spec.scheduler_name, "default-scheduler");
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.security_context.get_or_insert_default();
+    let init = spec.init_containers.iter_mut().flatten();
+    init.chain(&mut spec.containers).for_each(container);
     for given in spec.ephemeral_containers.iter_mut().flatten() {
         let policy = pull_policy(given.image.as_deref());
         set(&mut given.image_pull_policy, policy);
         set(&mut given.termination_message_path, TERMINATION_PATH);
         set(&mut given.termination_message_policy, "File");
         environment(given.env.as_mut());
+    }
+    for given in spec.volumes.iter_mut().flatten() {
+        volume(given);
     }
 }
 
@@ -63,6 +66,7 @@ fn container(given: &mut Container) {
     set(&mut given.termination_message_path, TERMINATION_PATH);
     set(&mut given.termination_message_policy, "File");
     environment(given.env.as_mut());
+    given.resources.get_or_insert_default();
     for port in given.ports.iter_mut().flatten() {
         set(&mut port.protocol, "TCP");
     }

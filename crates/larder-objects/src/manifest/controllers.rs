@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Map, Value};
 
+use super::template;
+
 /// What makes pods of a template. Displays as `Deployment web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -17,6 +19,10 @@ pub struct Workload {
     pub annotations: BTreeMap<String, String>,
     /// What becomes of its pods when their template differs.
     pub rollout: Rollout,
+    /// That template, in the form in which two are equal if they make equal pods.
+    pub template: Value,
+    /// Its fields that the API server never changes, in the same form, each by its path.
+    pub fixed: BTreeMap<&'static str, Value>,
 }
 
 /// What a controller does with pods whose template differs.
@@ -28,10 +34,26 @@ pub enum Rollout {
     NextRun,
     /// It leaves them until they are deleted.
     Leaves,
+    /// Its kind is not known here.
+    Unknown,
 }
 
+/// Kinds of custom resources whose controllers replace pods.
+const REPLACING: [(&str, &str); 7] = [
+    ("apps.kruise.io", "CloneSet"),
+    ("apps.kruise.io", "DaemonSet"),
+    ("apps.kruise.io", "StatefulSet"),
+    ("apps.openshift.io", "DeploymentConfig"),
+    ("argoproj.io", "Rollout"),
+    ("serving.knative.dev", "Configuration"),
+    ("serving.knative.dev", "Service"),
+];
+
 impl Workload {
-    pub(super) fn of(workload: &Value) -> Self {
+    /// Of this object, which has the template of its pods at `template`.
+    pub(super) fn of(workload: &Value, template: &str) -> Self {
+        let template = format!("/{}", template.replace('.', "/"));
+        let template = workload.pointer(&template).unwrap_or(&Value::Null);
         let text = |pointer| workload.pointer(pointer).and_then(Value::as_str);
         let text = |pointer| text(pointer).unwrap_or_default().to_owned();
         let annotations = workload
@@ -45,6 +67,8 @@ impl Workload {
             name: text("/metadata/name"),
             annotations: annotations.collect(),
             rollout: rollout(workload),
+            template: template::compared(template),
+            fixed: template::fixed(workload),
         }
     }
 }
@@ -58,6 +82,7 @@ impl fmt::Display for Workload {
 /// A StatefulSet with a partition leaves the pods below it, of which the first one stands for all here.
 fn rollout(workload: &Value) -> Rollout {
     let field = |pointer| workload.pointer(pointer).unwrap_or(&Value::Null);
+    let is_true = |places: &[&'static str]| places.iter().any(|place| *field(place) == true);
     let has_partition = [
         "/spec/updateStrategy/rollingUpdate/partition",
         "/spec/updateStrategy/partition",
@@ -66,21 +91,39 @@ fn rollout(workload: &Value) -> Rollout {
     .any(|place| {
         !matches!(field(place), Value::Null) && *field(place) != 0 && *field(place) != "0%"
     });
+    let is_paused = is_true(&[
+        "/spec/paused",
+        "/spec/updateStrategy/paused",
+        "/spec/updateStrategy/rollingUpdate/paused",
+    ]);
     let version = field("/apiVersion").as_str().unwrap_or_default();
-    match (version, field("/kind").as_str().unwrap_or_default()) {
-        ("batch/v1", "CronJob") => Rollout::NextRun,
-        ("batch/v1", "Job") | ("apps/v1", "ReplicaSet") | ("v1", "ReplicationController") => {
-            Rollout::Leaves
-        }
-        _ if has_partition
-            || *field("/spec/paused") == true
-            || *field("/spec/updateStrategy/paused") == true
-            || *field("/spec/updateStrategy/type") == "OnDelete" =>
+    let kind = field("/kind").as_str().unwrap_or_default();
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let is_known = matches!(group, "" | "apps" | "batch") || REPLACING.contains(&(group, kind));
+    match (group, kind) {
+        ("batch", "CronJob") => Rollout::NextRun,
+        ("batch", "Job")
+        | ("apps", "ReplicaSet")
+        | ("", "ReplicationController")
+        | ("apps.kruise.io", "BroadcastJob") => Rollout::Leaves,
+        ("apps.openshift.io", "DeploymentConfig")
+            if !has_config_trigger(field("/spec/triggers")) =>
         {
             Rollout::Leaves
         }
-        _ => Rollout::Replaces,
+        _ if has_partition || is_paused || *field("/spec/updateStrategy/type") == "OnDelete" => {
+            Rollout::Leaves
+        }
+        _ if is_known => Rollout::Replaces,
+        _ => Rollout::Unknown,
     }
+}
+
+/// Whether a DeploymentConfig with these triggers replaces its pods when their template differs. Without the field, it has
+/// that trigger by default.
+fn has_config_trigger(triggers: &Value) -> bool {
+    let triggers = triggers.as_array().map(Vec::as_slice);
+    triggers.is_none_or(|all| all.iter().any(|one| one["type"] == "ConfigChange"))
 }
 
 /// Fields of a pod by path, each with the value, or `None` if only a cluster knows it.

@@ -23,7 +23,7 @@ pub(super) fn has_template(object: &RawObject) -> bool {
 
 /// The custom resource `value` of this `kind`, with its group, as a workload; and its pod.
 pub(super) fn pod(mut value: Value, kind: &str) -> Result<(Workload, Value), Problem> {
-    let mut workload = Workload::of(&value);
+    let mut workload = Workload::of(&value, TEMPLATE);
     kind.clone_into(&mut workload.kind);
     if kind == "Service.serving.knative.dev" {
         as_knative(&mut value["spec"]["template"]["spec"]);

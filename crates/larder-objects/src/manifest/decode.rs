@@ -308,7 +308,7 @@ fn workload(
     completion: Completion<'_>,
     unknown: &mut Vec<UnknownField>,
 ) -> Result<Recognized, Problem> {
-    let made_by = Workload::of(&value);
+    let made_by = Workload::of(&value, template);
     let set_fields = controllers::set_fields(&value);
     let rejected = validation::workload(&value, template);
     let mut pod_value = normalize::pod_of_workload(value, template)?;

@@ -116,7 +116,16 @@ impl<'r> BothSides<'_, 'r> {
             .map(|root| format!("{root}/{ANY_KEY}"))
     }
 
-    /// Takes out the variables that only Services set: new pods get or lose them; no container restarts for them.
+    /// Whether a variable counts that only Services set: where the command line has its value, or the pod no longer asks
+    /// for what it asked for.
+    pub(super) fn needs_services(&self, name: &str) -> bool {
+        let sides = [self.from, self.to];
+        sides.iter().any(|side| side.command_refers_to(name))
+            || self.from.has_service_links() != self.to.has_service_links()
+    }
+
+    /// Takes out the variables that only Services set: new pods get or lose them; no container restarts for them, unless it
+    /// [needs](Self::needs_services) them.
     pub(super) fn without_services(
         &self,
         variables: Vec<VariableSides<'r>>,
@@ -124,7 +133,7 @@ impl<'r> BothSides<'_, 'r> {
     ) -> Vec<VariableSides<'r>> {
         let is_own = |(name, ..): &VariableSides<'r>| {
             let mut sides = [self.from, self.to].into_iter();
-            sides.any(|side| side.environment.own(name).is_some())
+            sides.any(|side| side.environment.own(name).is_some()) || self.needs_services(name)
         };
         let (own, of_services): (Vec<_>, Vec<_>) = variables.into_iter().partition(is_own);
         for (name, from, to) in of_services {

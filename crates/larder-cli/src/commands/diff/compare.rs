@@ -5,8 +5,9 @@
 //!    each way to fill in what is not known.
 //! 2. A difference that a running container cannot see needs a restart: of a variable, of the owner, group or mode of a
 //!    file, which the pod says, of a file that is mounted by `subPath` and that larder does not replace, of an immutable
-//!    object, of the account behind a token, of a mount or of the definition of its volume, which Kubernetes does not change
-//!    in a pod.
+//!    object, of the account behind a token, of the labels, annotations and resources in a pod's template, of a mount or of
+//!    the definition of its volume, which Kubernetes does not change in a pod. An init container that is no sidecar has
+//!    ended, and sees nothing.
 //! 3. A verdict holds for each way to fill in what is not known (`outcome`); otherwise it is [`Verdict::Unknown`], with
 //!    what decides.
 //! 4. What could not be read of a side is neither removed nor added.
@@ -155,8 +156,8 @@ pub(super) struct PodDiff<'r> {
     pub(super) containers: Vec<ContainerDiff<'r>>,
     /// The hooks that run because of the differences.
     pub(super) hooks: Vec<FiredHook>,
-    /// Whether its workload replaces it by itself.
-    pub(super) rolls_out: bool,
+    /// Who replaces it, where a container needs that; `None` if it is not on both sides.
+    pub(super) replaced_by: Option<ReplacedBy>,
 }
 
 impl<'r> Comparison<'r> {
@@ -252,7 +253,7 @@ impl<'r> PodDiff<'r> {
             notes.unknown.extend(what);
             containers.push(container);
         }
-        let (mut hooks, mut rolls_out) = (Vec::new(), None);
+        let (mut hooks, mut replaced_by) = (Vec::new(), None);
         if let Edit::Changed(from, to) = sides {
             let views = from.containers.iter().map(|(view, _)| *view);
             containers.extend(
@@ -263,21 +264,19 @@ impl<'r> PodDiff<'r> {
                 return None;
             }
             hooks = fired_hooks(from, to);
-            rolls_out = rollout::rolls_out(from, to, changed);
+            let by = rollout::replaced_by(from, to, changed);
             for container in &mut containers {
-                container.replaced_by = match &rolls_out {
-                    Some(why) => Some(ReplacedBy::Workload(why.clone())),
-                    None if container.needs_new_pod() => Some(ReplacedBy::Somebody),
-                    None => None,
-                };
+                let is_replaced = container.needs_new_pod() || by.rolls_out() == Some(true);
+                container.replaced_by = is_replaced.then(|| by.clone());
             }
+            replaced_by = Some(by);
         }
         Some(Self {
             key,
             sides,
             containers,
             hooks,
-            rolls_out: rolls_out.is_some(),
+            replaced_by,
         })
     }
 }

@@ -13,7 +13,7 @@ use super::{
     edits::{Edit, Edits},
     mounts::mount_part,
     outcome::{DiffPart, Effect, Outcome, VariableTerm, file_effect, outcomes, permissions},
-    rollout::ReplacedBy,
+    rollout::{ReplacedBy, has_other_template},
     sub_paths::SubPathDiff,
 };
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, RenderedPod, ShownMount, Start};
@@ -130,6 +130,10 @@ struct FileEffects<'e, 'r> {
     asks: bool,
     /// The immutable object that a file comes from, if that differs.
     pinned: &'e dyn Fn(&Origin<'_>) -> Option<String>,
+    /// Whether the container runs as long as its pod.
+    keeps_running: bool,
+    /// Whether the template of the pod differs, which changes no pod that runs.
+    has_other_template: bool,
 }
 
 /// The paths that do not have the same, with what is there on both sides.
@@ -144,12 +148,14 @@ impl<'r> FileEffects<'_, 'r> {
 
     fn of(&self, path: &str, sides: &(PathTerm<'r>, PathTerm<'r>)) -> Effect {
         let mut files = sides.0.files().chain(sides.1.files());
-        let is_pinned = files.any(|file| {
-            file.origin
-                .as_deref()
-                .is_some_and(|origin| (self.pinned)(origin).is_some())
+        let is_of_template = |origin: &Origin<'_>| {
+            self.has_other_template && matches!(origin, Origin::Field(_) | Origin::Resource { .. })
+        };
+        let stays = files.any(|file| {
+            let origin = file.origin.as_deref();
+            origin.is_some_and(|one| is_of_template(one) || (self.pinned)(one).is_some())
         });
-        file_effect(self.sub_path(path, sides), is_pinned)
+        file_effect(self.sub_path(path, sides), stays || !self.keeps_running)
     }
 }
 
@@ -162,7 +168,9 @@ impl<'p, 'r> Differences<'p, 'r> {
     ) -> Self {
         let mut found = Self::default();
         for (name, from, to) in sides.without_services(sides.variables(), services) {
-            let terms = [sides.from, sides.to].map(|side| VariableTerm::of(side, &name));
+            let needs_services = sides.needs_services(&name);
+            let terms =
+                [sides.from, sides.to].map(|side| VariableTerm::of(side, &name, needs_services));
             let part = found.add(DiffPart::Variable(Box::new(terms)));
             let edit = Edit::of(from, to);
             let name = Cow::Owned(name.replace(ANY_KEY, "*"));
@@ -179,7 +187,8 @@ impl<'p, 'r> Differences<'p, 'r> {
             let part = found.add(mount_part(edit));
             found.mounts.push((part, path, *edit));
         }
-        found.parts.extend(sides.unknown_parts(effects.asks));
+        let may_be_live = effects.asks && effects.keeps_running;
+        found.parts.extend(sides.unknown_parts(may_be_live));
         found
     }
 
@@ -232,6 +241,8 @@ impl<'r> ContainerDiff<'r> {
             shown: SubPathDiff::shown(sides.to),
             asks: to.updates_sub_paths(),
             pinned: &pinned,
+            keeps_running: after.view.keeps_running(),
+            has_other_template: from.is_some_and(|from| has_other_template(from, to)),
         };
         let files = sides.files();
         let mut found = Differences::of(&sides, &files, &effects, services);

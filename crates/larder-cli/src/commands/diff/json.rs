@@ -88,12 +88,10 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
         },
         "containers": containers.collect::<Map<_, _>>(),
     });
-    let mut replaced_by = diff
-        .containers
-        .iter()
-        .filter_map(|one| one.replaced_by.as_ref());
-    if replaced_by.next().is_some() {
-        pod["rollsOut"] = diff.rolls_out.into();
+    let is_replaced = diff.containers.iter().any(|one| one.replaced_by.is_some());
+    let replaced_by = diff.replaced_by.as_ref().filter(|_| is_replaced);
+    if let Some(rolls_out) = replaced_by.and_then(ReplacedBy::rolls_out) {
+        pod["rollsOut"] = rolls_out.into();
     }
     if !diff.hooks.is_empty() {
         pod["hooks"] = json!(diff.hooks);
@@ -169,8 +167,8 @@ fn container(diff: &ContainerDiff<'_>, sides: PodSides<'_>, show_secrets: bool) 
         });
         container["unless"] = unless.collect();
     }
-    if let Some(replaced_by) = &diff.replaced_by {
-        container["rollsOut"] = matches!(replaced_by, ReplacedBy::Workload(_)).into();
+    if let Some(rolls_out) = diff.replaced_by.as_ref().and_then(ReplacedBy::rolls_out) {
+        container["rollsOut"] = rolls_out.into();
     }
     if !diff.immutable.is_empty() {
         container["immutable"] = json!(diff.immutable);

@@ -28,11 +28,8 @@ const NO_DIFFERENCE: &str = "No container sees a difference";
 
 /// `needs a restart: variables, mounts`
 pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
-    let replaced_by = match &diff.replaced_by {
-        Some(ReplacedBy::Workload(why)) => format!("; rolls out by itself: {why}"),
-        Some(ReplacedBy::Somebody) => "; keeps the old value until somebody restarts it".to_owned(),
-        None => String::new(),
-    };
+    let replaced_by = diff.replaced_by.as_ref();
+    let replaced_by = replaced_by.map_or_else(String::new, |by| format!("; {by}"));
     match &diff.verdict {
         Verdict::Same => "sees no difference".to_owned(),
         Verdict::Neither(error) => format!("would start on neither side: {error}"),
@@ -172,7 +169,14 @@ fn rank(diff: &ContainerDiff<'_>) -> usize {
         Verdict::Fails(_) => 0,
         _ if !diff.unless.is_empty() => UNLESS,
         Verdict::Unknown { .. } => 2,
-        Verdict::Restart if diff.replaced_by == Some(ReplacedBy::Somebody) => 3,
+        Verdict::Restart
+            if diff
+                .replaced_by
+                .as_ref()
+                .is_some_and(ReplacedBy::needs_somebody) =>
+        {
+            3
+        }
         Verdict::Restart => 4,
         Verdict::Live => 5,
         Verdict::Starts => 6,

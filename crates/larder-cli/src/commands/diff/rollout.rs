@@ -1,16 +1,15 @@
 //! Whether a workload replaces its pods by itself, so that new containers see what differs.
 //!
 //! Invariants:
-//! 1. A template differs if the API server stores another one: defaults, forms of quantities and empty lists do not count,
-//!    nor does the node that larder binds a pod to.
+//! 1. A template differs if the API server stores another one (`larder_objects::manifest::Workload::template`).
 //! 2. A controller that acts on objects acts on those that exist on both sides and differ. A new one is a row of
 //!    [`RELOADERS`].
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::PodSpec;
 use larder_objects::{
-    Kind, ObjectKey, canonical_quantity,
+    Kind, ObjectKey,
     manifest::{Maker, Rollout},
 };
 use regex::Regex;
@@ -26,6 +25,44 @@ pub(super) enum ReplacedBy {
     Workload(String),
     /// Nothing, until it is restarted by hand.
     Somebody,
+    /// Nothing, until this is deleted and made again: the API server rejects the change, for this reason.
+    Remaker { workload: String, reason: String },
+    /// What this workload does is not known.
+    Unknown(String),
+}
+
+impl fmt::Display for ReplacedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workload(why) => write!(f, "rolls out by itself: {why}"),
+            Self::Somebody => f.write_str("keeps the old value until somebody restarts it"),
+            Self::Remaker { workload, reason } => write!(
+                f,
+                "keeps the old value until somebody deletes {workload} and makes it again: the API server rejects a \
+                 change of {reason}"
+            ),
+            Self::Unknown(workload) => write!(
+                f,
+                "keeps the old value until it is replaced: whether {workload} does it is not known"
+            ),
+        }
+    }
+}
+
+impl ReplacedBy {
+    /// Whether its workload replaces it, unless that is not known.
+    pub(super) fn rolls_out(&self) -> Option<bool> {
+        match self {
+            Self::Workload(_) => Some(true),
+            Self::Somebody | Self::Remaker { .. } => Some(false),
+            Self::Unknown(_) => None,
+        }
+    }
+
+    /// Whether somebody has to act, perhaps.
+    pub(super) fn needs_somebody(&self) -> bool {
+        self.rolls_out() != Some(true)
+    }
 }
 
 /// An annotation by which a controller replaces the pods of a workload.
@@ -84,7 +121,7 @@ const RELOADERS: [ReloadAnnotation; 11] = [
     ),
     of("reloader.stakater.com/search", STAKATER, ActsOn::Marked),
     of(
-        "wave.pusher.com/update-config-on-change",
+        "wave.pusher.com/update-on-config-change",
         "Wave",
         ActsOn::Referenced(BOTH),
     ),
@@ -127,70 +164,79 @@ const EXCLUDED: [(&str, Kind); 2] = [
     ("secrets.exclude.reloader.stakater.com/reload", Kind::Secret),
 ];
 
-/// Why the workload of `to` replaces its pods; `None` if it leaves them.
-pub(super) fn rolls_out(
+/// Who replaces the pods of `to` where that is needed.
+pub(super) fn replaced_by(
     from: &RenderedPod<'_>,
     to: &RenderedPod<'_>,
     changed: &ChangedObjects,
-) -> Option<String> {
-    match to.made_by?.rollout {
+) -> ReplacedBy {
+    if let Some(reason) = rejected(from, to) {
+        let workload = to
+            .made_by
+            .map_or_else(|| format!("pod {}", to.name()), ToString::to_string);
+        return ReplacedBy::Remaker { workload, reason };
+    }
+    let Some(workload) = to.made_by else {
+        return ReplacedBy::Somebody;
+    };
+    let why = match workload.rollout {
         Rollout::Leaves => None,
         Rollout::NextRun => Some("its next run has new pods".to_owned()),
-        Rollout::Replaces if template(from) != template(to) => {
+        Rollout::Replaces if has_other_template(from, to) => {
             Some("its pod template differs".to_owned())
         }
         Rollout::Replaces => reloaded(to, changed),
-    }
-}
-
-/// What the API server would store of the pod's template.
-fn template(pod: &RenderedPod<'_>) -> Value {
-    let Pod { metadata, spec, .. } = pod.pod;
-    let mut spec = serde_json::to_value(spec).unwrap_or_default();
-    if let (false, Some(fields)) = (pod.states_node, spec.as_object_mut()) {
-        fields.remove("nodeName");
-    }
-    normalize(&mut spec);
-    let none = BTreeMap::new();
-    let texts = |texts: &Option<BTreeMap<String, String>>| {
-        serde_json::to_value(texts.as_ref().unwrap_or(&none)).unwrap_or_default()
-    };
-    Value::Array(vec![
-        texts(&metadata.labels),
-        texts(&metadata.annotations),
-        spec,
-    ])
-}
-
-/// Drops empty lists, and gives quantities their one form.
-fn normalize(value: &mut Value) {
-    let quantity = |value: &mut Value| {
-        if let Some(form) = value
-            .as_str()
-            .and_then(|text| canonical_quantity(text).ok())
-        {
-            *value = form.into();
-        }
-    };
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|name, value| {
-                let is_empty_list = value.as_array().is_some_and(Vec::is_empty);
-                !is_empty_list && (name != "value" || value != "")
-            });
-            for (name, value) in fields {
-                match (name.as_str(), &mut *value) {
-                    ("limits" | "requests" | "overhead", Value::Object(amounts)) => {
-                        amounts.values_mut().for_each(quantity);
-                    }
-                    ("sizeLimit" | "divisor", value) => quantity(value),
-                    (_, value) => normalize(value),
-                }
+        Rollout::Unknown => match reloaded(to, changed) {
+            None if has_other_template(from, to) => {
+                return ReplacedBy::Unknown(workload.to_string());
             }
+            why => why,
+        },
+    };
+    why.map_or(ReplacedBy::Somebody, ReplacedBy::Workload)
+}
+
+/// Whether pods of the second side are made of another template. A pod of its own has none.
+pub(super) fn has_other_template(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> bool {
+    to.made_by.is_some() && template(from) != template(to)
+}
+
+fn template<'p>(pod: &RenderedPod<'p>) -> Option<&'p Value> {
+    Some(&pod.made_by?.template)
+}
+
+/// The first field of the workload, or of a pod of its own, whose change the API server rejects.
+fn rejected(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Option<String> {
+    match (from.made_by, to.made_by) {
+        (Some(from), Some(to)) => {
+            let mut fields = to.fixed.iter();
+            let (field, _) = fields.find(|(field, value)| from.fixed.get(*field) != Some(value))?;
+            Some((*field).to_owned())
         }
-        Value::Array(items) => items.iter_mut().for_each(normalize),
-        _ => {}
+        (None, None) if fixed_spec(from) != fixed_spec(to) => Some("spec".to_owned()),
+        _ => None,
     }
+}
+
+/// What the API server never changes of a pod (kubernetes v1.36, `ValidatePodUpdate` in
+/// `pkg/apis/core/validation/validation.go`).
+fn fixed_spec(pod: &RenderedPod<'_>) -> Option<PodSpec> {
+    let mut spec = pod.pod.spec.clone()?;
+    if !pod.states_node {
+        spec.node_name = None;
+    }
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        container.image = None;
+        // Its default follows from the image.
+        container.image_pull_policy = None;
+    }
+    // They are made by a request of their own.
+    spec.ephemeral_containers = None;
+    spec.active_deadline_seconds = None;
+    spec.termination_grace_period_seconds = None;
+    spec.tolerations = None;
+    Some(spec)
 }
 
 /// `Reloader acts on configmap app`

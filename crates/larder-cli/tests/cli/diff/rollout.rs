@@ -171,7 +171,7 @@ fn controllers_that_watch_objects_replace_pods() {
         ("configmap.reloader.stakater.com/reload: ap", false),
         ("configmap.reloader.stakater.com/reload: '('", false),
         ("secret.reloader.stakater.com/reload: app", false),
-        ("wave.pusher.com/update-config-on-change: 'true'", true),
+        ("wave.pusher.com/update-on-config-change: 'true'", true),
         ("configmap.fabric8.io/update-on-change: app", true),
         // It acts on what it makes.
         ("operator.1password.io/auto-restart: 'true'", false),
@@ -272,4 +272,158 @@ fn file_that_a_running_container_sees_needs_nobody() {
         (&pod["rollsOut"], &pod["containers"]["c"]["rollsOut"]),
         (&Value::Null, &Value::Null)
     );
+}
+
+#[test]
+fn zero_that_the_api_server_drops_is_no_difference_of_the_template() {
+    let from = [deployment(""), map("", "info")].concat();
+    let with = |field: &str| {
+        let to = [deployment(""), map("", "debug")].concat();
+        to.replace("restartPolicy", &format!("{field}, restartPolicy"))
+    };
+    assert_eq!(rolls_out(&from, &with("hostNetwork: false")), false);
+    assert_eq!(rolls_out(&from, &with("nodeSelector: {}")), false);
+    assert_eq!(
+        rolls_out(&from, &with("shareProcessNamespace: false")),
+        true
+    );
+}
+
+#[test]
+fn kind_that_is_not_known_neither_rolls_out_nor_waits_for_somebody() {
+    let side = |version: &str, kind: &str, spec: &str, level: &str| {
+        deployment("")
+            .replace("apps/v1", version)
+            .replace("kind: Deployment", &format!("kind: {kind}"))
+            .replace("spec: {selector", &format!("spec: {{{spec} selector"))
+            .replace("image: i,", &format!("image: i, args: [{level}],"))
+            + &map("", level)
+    };
+    let of = |version: &str, kind: &str, spec: &str| {
+        let sides = ["info", "debug"].map(|level| side(version, kind, spec, level));
+        rolls_out(&sides[0], &sides[1])
+    };
+    assert_eq!(of("example.com/v1", "Foo", ""), Value::Null);
+    assert_eq!(of("argoproj.io/v1alpha1", "Rollout", ""), true);
+    assert_eq!(of("apps.kruise.io/v1alpha1", "BroadcastJob", ""), false);
+    let paused = "updateStrategy: {rollingUpdate: {paused: true}},";
+    assert_eq!(of("apps.kruise.io/v1beta1", "StatefulSet", paused), false);
+    let openshift = "apps.openshift.io/v1";
+    assert_eq!(of(openshift, "DeploymentConfig", ""), true);
+    assert_eq!(of(openshift, "DeploymentConfig", "triggers: [],"), false);
+    let sides = ["info", "debug"].map(|level| side("example.com/v1", "Foo", "", level));
+    let tree = run(&sides[0], &sides[1], "").stdout;
+    assert!(
+        tree.contains("whether Foo.example.com web does it is not known"),
+        "{tree}"
+    );
+}
+
+#[test]
+fn change_that_the_api_server_rejects_needs_the_workload_to_be_made_again() {
+    let side = |kind: &str, spec: &str, level: &str| {
+        let workload = workload(kind, "", spec, &format!("annotations: {{l: {level}}}"));
+        [&*workload, &map("", level)].concat()
+    };
+    let check = |from: &str, to: &str, workload: &str, field: &str| {
+        assert_eq!(rolls_out(from, to), false);
+        let tree = run(from, to, "").stdout;
+        let words = format!(
+            "until somebody deletes {workload} and makes it again: the API server rejects a change of {field}"
+        );
+        assert!(tree.contains(&words), "{tree}");
+    };
+    let deployment = side("Deployment", "", "debug");
+    let selector = deployment.replace("matchLabels: {app: web}", "matchLabels: {app: web, l: x}");
+    let selector = selector.replace("labels: {app: web}", "labels: {app: web, l: x}");
+    let from = side("Deployment", "", "info");
+    check(&from, &selector, "Deployment web", "spec.selector");
+    let sides = [("a", "info"), ("b", "debug")];
+    let sides =
+        sides.map(|(name, level)| side("StatefulSet", &format!("serviceName: {name},"), level));
+    check(&sides[0], &sides[1], "StatefulSet web", "spec.serviceName");
+    let sides = ["info", "debug"].map(|level| side("Job", "", level));
+    check(&sides[0], &sides[1], "Job web", "spec.template");
+    let pod = |value: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: ns}}\n\
+             spec: {{containers: [{{name: c, image: i, env: [{{name: A, value: {value}}}]}}]}}\n"
+        )
+    };
+    check(&pod("a"), &pod("b"), "pod p", "spec");
+}
+
+/// A workload with a volume that shows an annotation and a ConfigMap, which the container and an init container mount.
+fn watcher(kind: &str, restart_policy: &str, note: &str, level: &str) -> String {
+    let spec = format!(
+        "spec: {{initContainers: [{{name: init, image: i, {restart_policy} volumeMounts: [{{name: v, mountPath: /v}}]}}], \
+         containers: [{{name: c, image: i, volumeMounts: [{{name: v, mountPath: /v}}, {{name: w, mountPath: /w}}]}}], volumes: [\
+         {{name: v, configMap: {{name: app}}}}, {{name: w, downwardAPI: {{items: [{{path: note, fieldRef: {{fieldPath: \
+         \"metadata.annotations['note']\"}}}}]}}}}]}}"
+    );
+    let metadata = format!("labels: {{a: b}}, annotations: {{note: {note}}}");
+    let workload = match kind {
+        "Pod" => format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, namespace: ns, {metadata}}}\n{spec}\n"
+        ),
+        _ => format!(
+            "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web, namespace: ns}}\n\
+             spec: {{selector: {{matchLabels: {{a: b}}}}, template: {{metadata: {{{metadata}}}, {spec}}}}}\n"
+        ),
+    };
+    [&*workload, &map("", level)].concat()
+}
+
+#[test]
+fn init_container_has_ended_and_sees_no_update_unless_it_is_a_sidecar() {
+    for (policy, verdict) in [("", "restart"), ("restartPolicy: Always,", "live")] {
+        let sides = ["info", "debug"].map(|level| watcher("Deployment", policy, "x", level));
+        let containers = &diff(&sides[0], &sides[1])["pods"][0]["containers"];
+        assert_eq!(containers["init"]["verdict"], verdict, "{containers:#}");
+        assert_eq!(containers["c"]["verdict"], "live", "{containers:#}");
+    }
+}
+
+#[test]
+fn running_pod_sees_its_own_annotations_and_not_those_of_the_template() {
+    for (kind, verdict, rolls_out) in [
+        ("Pod", "live", Value::Null),
+        ("Deployment", "restart", true.into()),
+    ] {
+        let sides = ["one", "two"].map(|note| watcher(kind, "", note, "info"));
+        let container = &diff(&sides[0], &sides[1])["pods"][0]["containers"]["c"];
+        assert_eq!(container["verdict"], verdict, "{kind}: {container:#}");
+        assert_eq!(container["rollsOut"], rolls_out, "{kind}");
+    }
+}
+
+#[test]
+fn variables_of_services_count_where_a_command_line_has_them_or_the_pod_asks_for_others() {
+    let service = |ip: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: db, namespace: ns}}\n\
+             spec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n"
+        )
+    };
+    let side = |args: &str, ip: &str| {
+        let args = format!("image: i, args: ['{args}'],");
+        deployment("").replace("image: i,", &args) + &map("", "info") + &service(ip)
+    };
+    let sides = |args: &str| ["10.0.0.1", "10.0.0.2"].map(|ip| side(args, ip));
+    let [from, to] = sides("$(DB_SERVICE_HOST)");
+    let report = diff(&from, &to);
+    let container = &report["pods"][0]["containers"]["c"];
+    let change = json!({"from": "10.0.0.1", "to": "10.0.0.2"});
+    assert_eq!(container["env"]["changed"]["DB_SERVICE_HOST"], change);
+    for other in ["$$(DB_SERVICE_HOST)", "$(OTHER)", "DB_SERVICE_HOST"] {
+        let [from, to] = sides(other);
+        assert_eq!(diff(&from, &to)["pods"], json!([]), "{other}");
+    }
+    // It asks for them no longer: that is no matter of its namespace.
+    let [from, _] = sides("x");
+    let to = from.replace("restartPolicy", "enableServiceLinks: false, restartPolicy");
+    let report = diff(&from, &to);
+    assert_eq!(report["services"], Value::Null);
+    let removed = &report["pods"][0]["containers"]["c"]["env"]["removed"];
+    assert_eq!(removed.as_array().unwrap().len(), 7, "{report:#}");
 }

@@ -68,21 +68,28 @@ pub(in crate::commands::diff) struct VariableTerm {
     seen: Option<Unknown>,
     /// Without what only Services set.
     own: Option<Unknown>,
+    /// Whether that counts as well.
+    needs_services: bool,
 }
 
 impl VariableTerm {
-    pub(in crate::commands::diff) fn of(side: &ContainerContent<'_>, name: &str) -> Self {
+    pub(in crate::commands::diff) fn of(
+        side: &ContainerContent<'_>,
+        name: &str,
+        needs_services: bool,
+    ) -> Self {
         let term = |found: Option<Cow<'_, Variable<'_>>>| Some(found?.value.clone().into_term());
         Self {
             seen: term(side.environment.look_up(name)),
             own: term(side.environment.own(name)),
+            needs_services,
         }
     }
 
-    /// Whether something other than a Service sets it.
+    /// Whether something other than a Service sets it, or a Service's counts.
     fn is_own(&self, is_true: &dyn Fn(&Question) -> bool) -> bool {
         let own = self.own.as_ref();
-        own.is_some_and(|own| own.settled(is_true).is_some())
+        self.needs_services || own.is_some_and(|own| own.settled(is_true).is_some())
     }
 
     fn settled(&self, is_true: &dyn Fn(&Question) -> bool) -> Option<Unknown> {
@@ -222,8 +229,8 @@ pub(in crate::commands::diff) fn permissions(
 }
 
 /// The effect of a file that differs, on a side where `mount` shows it.
-pub(in crate::commands::diff) fn file_effect(sub_path: SubPathDiff, is_pinned: bool) -> Effect {
-    if sub_path.is_fixed() || is_pinned {
+pub(in crate::commands::diff) fn file_effect(sub_path: SubPathDiff, stays: bool) -> Effect {
+    if sub_path.is_fixed() || stays {
         Effect::Restart
     } else {
         Effect::Live
