@@ -38,7 +38,7 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     pub watch_scopes: Vec<WatchScopeStatus>,
     /// Pod sources that have not reported yet; nothing is removed while the list is not empty.
     pub silent_sources: Vec<String>,
-    /// Current problems of manifests, sources, objects that are not known to be current, and annotations.
+    /// Current problems of manifests, sources, objects that are not known to be current, annotations and the checkpoint.
     pub problems: Vec<String>,
     /// What each of `problems` means for a wait until everything is delivered, in their order.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -70,6 +70,8 @@ pub enum ProblemKind {
     Waiting,
     /// A mirror pod is missing. Everything is delivered all the same.
     MirrorPod,
+    /// Copies for the next start are not kept, or not usable. Everything is delivered all the same.
+    Checkpoint,
 }
 
 impl<Pods, Objects> AgentStatus<Pods, Objects> {

@@ -92,12 +92,17 @@ const HOOK: Situation = Situation {
 };
 
 /// All situations.
-pub const SITUATIONS: [Situation; 31] = [
+pub const SITUATIONS: [Situation; 32] = [
     DELIVERED,
     Situation {
         name: "a key is missing",
         reason: "references non-existent secret key: none",
         ..FAILING
+    },
+    Situation {
+        name: "the checkpoint cannot be written",
+        problem: "checkpoint: ",
+        ..DELIVERED
     },
     Situation {
         name: "the disk is full",

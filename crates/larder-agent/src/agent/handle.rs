@@ -298,6 +298,11 @@ impl AgentHandle {
             .as_ref()
             .map(|mirrors| mirror_problems(&mirrors.borrow()));
         drop(sources);
+        let checkpoint = self.checkpoint.status().unwrap_or_default();
+        let unwritten = (!checkpoint.problem.is_empty()).then_some(checkpoint.problem);
+        let checkpoint = unwritten.into_iter().chain(checkpoint.rejected);
+        let beside = self.beside.as_ref().map(|beside| beside.status().problem);
+        undone.extend(beside.filter(|problem| !problem.is_empty()));
         undone.extend(self.node.root.lock().texts());
         undone.extend(self.node.disk.problem());
         undone.extend(self.node.sub_paths.node.problem());
@@ -310,6 +315,12 @@ impl AgentHandle {
             (ProblemKind::Waiting, self.node.waits.texts()),
             (ProblemKind::Stale, unproven.problems().collect()),
             (ProblemKind::MirrorPod, mirrors.unwrap_or_default()),
+            (
+                ProblemKind::Checkpoint,
+                checkpoint
+                    .map(|text| format!("checkpoint: {text}"))
+                    .collect(),
+            ),
         ];
         for (kind, texts) in all {
             problems.extend(texts.into_iter().map(|text| (kind, text)));

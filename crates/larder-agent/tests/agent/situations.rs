@@ -1,6 +1,11 @@
 //! What every output of an agent says of a pod, in each situation that its parts can be in.
 
-use std::{any::Any, fs, os::unix::fs::symlink, time::Duration};
+use std::{
+    any::Any,
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, symlink},
+    time::Duration,
+};
 
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
@@ -77,6 +82,14 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
             fs::create_dir(&pods).unwrap();
             kept.push(Box::new(Disk::mount(&pods)?));
         }
+        "the checkpoint cannot be written" => {
+            let open = node.path().join("open");
+            fs::create_dir(&open).unwrap();
+            fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+            let key = KeySource::File(node.memory().join("key"));
+            node.checkpoint = Some(CheckpointConfig::new(vec![key]));
+            node.checkpoint_dir = Some(open.join("checkpoint"));
+        }
         "the copy of a checkpoint is too old by the clock"
         | "the API server is away at the start" => {
             let key = KeySource::File(node.memory().join("key"));
@@ -106,7 +119,7 @@ async fn arranged(name: &str) -> Option<(Node, Kept)> {
     node.until("web", "tls", &[("key", "old")]).await;
     node.settled().await;
     match name {
-        "delivered" => {}
+        "delivered" | "the checkpoint cannot be written" => {}
         "the hook fails" => node.apply(&secret("tls", &[("key", "new")])),
         "a key is missing" => {
             let mut web = web();

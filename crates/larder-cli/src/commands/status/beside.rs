@@ -38,9 +38,6 @@ pub(super) fn notes(status: &AgentStatus) -> Vec<String> {
     if !rights.is_empty() {
         notes.push(format!("permissions: {}", rights.join(", ")));
     }
-    if !beside.problem.is_empty() {
-        notes.push(format!("problem: {}", beside.problem));
-    }
     notes
 }
 

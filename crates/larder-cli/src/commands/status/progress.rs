@@ -30,7 +30,7 @@ impl WaitsFor {
         let counts = move |kind| match kind {
             ProblemKind::Undone | ProblemKind::Waiting => true,
             ProblemKind::Stale => self == Self::Delivered,
-            ProblemKind::MirrorPod => false,
+            ProblemKind::MirrorPod | ProblemKind::Checkpoint => false,
         };
         status
             .problems_by_kind()

@@ -167,11 +167,6 @@ fn checkpoint_notes(status: &AgentStatus) -> Vec<String> {
             checkpoint.key
         ));
     }
-    if !checkpoint.problem.is_empty() {
-        notes.push(format!("problem: checkpoint: {}", checkpoint.problem));
-    }
-    let rejected = checkpoint.rejected.iter();
-    notes.extend(rejected.map(|file| format!("problem: checkpoint: {file}")));
     notes
 }
 
