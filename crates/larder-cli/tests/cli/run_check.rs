@@ -196,3 +196,36 @@ sops: {mac: m}
     let delivered = files_with(&desk.path().join("root"), "ENC[");
     assert!(delivered.is_empty(), "{delivered:?}");
 }
+
+#[test]
+fn kubeconfig_that_cannot_be_used_is_named_as_run_names_it() {
+    let kubeconfig = |user: &str, cluster: &str| {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:1\"{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+        )
+    };
+    let desk = Desk::with([
+        ("good", &*kubeconfig("token: t", "")),
+        ("malformed", &kubeconfig("token: [", "")),
+        (
+            "authority",
+            &kubeconfig("token: t", ", certificate-authority: /nonexistent"),
+        ),
+    ]);
+    let check = |args: &str| desk.run(&format!("run --check --root-dir root --node-name n {args}"));
+    let run = check("--kubeconfig good");
+    assert_eq!((run.code, &*run.stderr), (0, "larder: no problem found\n"));
+    for (args, words) in [
+        ("--kubeconfig none", "failed to read"),
+        ("--kubeconfig malformed", "malformed YAML"),
+        ("--kubeconfig authority", "certificate authority"),
+        ("--kubeconfig good --context nope", "nope"),
+    ] {
+        let run = check(args);
+        assert_eq!(run.code, 1, "{args}: {run:?}");
+        assert!(run.stderr.contains(words), "{args}: {run:?}");
+        assert!(run.stderr.ends_with("1 problem found\n"), "{args}: {run:?}");
+    }
+    assert!(!desk.path().join("root").exists(), "nothing is started");
+}

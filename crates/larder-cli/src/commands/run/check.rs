@@ -1,4 +1,4 @@
-//! `larder run --check`: what is wrong with the configuration and the manifests, said before anything runs.
+//! `larder run --check`: what is wrong with the configuration, the kubeconfig and the manifests, said before anything runs.
 //!
 //! They are read as `run` reads them, and nothing is started, locked or written.
 
@@ -15,18 +15,23 @@ use larder_objects::{
 use larder_on_change::parse::AllowedActions;
 use larder_pods::{source::FileSource, static_pod::StaticPods};
 
-use super::{flags, origin::manifests_of};
+use super::{
+    beside, flags,
+    origin::{self, manifests_of},
+};
 use crate::{
     agent::load_config,
     args::RunArgs,
-    outcome::partial_if,
+    outcome::{Failure, partial_if},
     output::{self, count},
+    runtime::block_on,
 };
 
 /// Checks what `run` with these arguments would use.
 pub(super) fn run(args: &RunArgs) -> ExitCode {
     let mut problems = Vec::new();
-    let config = match load_config(args.place.config.as_deref(), &args.place, flags(args)) {
+    let text = |failure: Failure| format!("{:#}", failure.error);
+    let mut config = match load_config(args.place.config.as_deref(), &args.place, flags(args)) {
         Ok((config, warning)) => {
             // A kubelet's file has fields for the kubelet: they are named, and not wrong.
             if let Some(warning) = warning {
@@ -35,10 +40,16 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
             Some(config)
         }
         Err(failure) => {
-            problems.push(format!("{:#}", failure.error));
+            problems.push(text(failure));
             None
         }
     };
+    let kubelet = config
+        .as_mut()
+        .map(|config| beside::find_kubelet(args, config));
+    let not_found = kubelet.and_then(Result::err).map(text);
+    let finds_kubelet = not_found.is_none();
+    problems.extend(not_found);
     let allowed = config.as_ref().map(|config| config.on_change.from_pods);
     let allowed = allowed.unwrap_or_default();
     let manifests = match &config {
@@ -47,6 +58,10 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
     };
     if let Some(path) = manifests {
         problems.extend(of_manifests(path, allowed));
+    } else if let (Some(config), true) = (&config, finds_kubelet) {
+        let origin = async { Ok(origin::check(args, config).await) };
+        let checked = block_on(origin).and_then(|checked| checked);
+        problems.extend(checked.err().map(text));
     }
     problems.extend(config.iter().flat_map(of_static_pods));
     problems.iter().for_each(output::note);

@@ -5,7 +5,7 @@ use std::{path::PathBuf, pin::pin, time::Duration};
 use kube::Client;
 use larder_agent::{checkpoint::ClusterId, config::Config};
 use larder_objects::chain;
-use larder_transport::blocking::blocking;
+use larder_transport::{ClusterSource, Transport, blocking::blocking};
 use prometheus_client::registry::Registry;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ pub(super) struct AgentOrigin {
     /// The embedded API server, if pods come from manifests.
     pub(super) embedded: Option<Embedded>,
     /// Keeps the connections.
-    _transport: Option<larder_transport::Transport>,
+    _transport: Option<Transport>,
 }
 
 /// The directory of manifests, unless the pods come from an API server. A flag overrides the file.
@@ -60,8 +60,7 @@ pub(super) async fn origin(
             _transport: None,
         });
     }
-    let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
-    let source = agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
+    let source = source(args, config);
     let checkpoint = config.checkpoint.as_ref();
     let cluster = if checkpoint.is_some() {
         // Files, which may hang.
@@ -70,6 +69,37 @@ pub(super) async fn origin(
     } else {
         None
     };
+    let (client, transport) = connect(source, args, config, registry).await?;
+    Ok(AgentOrigin {
+        cluster,
+        client,
+        embedded: None,
+        _transport: Some(transport),
+    })
+}
+
+fn source(args: &RunArgs, config: &Config) -> ClusterSource {
+    let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
+    agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref())
+}
+
+/// Reads a kubeconfig that is named, and its credentials, as [`origin`] does. Sends nothing to the API server. Without one,
+/// the pod is known in which the agent will run.
+pub(super) async fn check(args: &RunArgs, config: &Config) -> Result<(), Failure> {
+    if args.kubeconfig.is_none() && config.kubeconfig.is_none() {
+        return Ok(());
+    }
+    let mut registry = Registry::default();
+    connect(source(args, config), args, config, &mut registry).await?;
+    Ok(())
+}
+
+async fn connect(
+    source: ClusterSource,
+    args: &RunArgs,
+    config: &Config,
+    registry: &mut Registry,
+) -> Result<(Client, Transport), Failure> {
     let settings = larder_transport::Config::default().rate_limit(config.rate_limit);
     let metrics =
         larder_transport::Metrics::register(registry.sub_registry_with_prefix("transport"));
@@ -80,17 +110,11 @@ pub(super) async fn origin(
         info!("waiting for the credentials of the API server");
         connected.await
     };
-    let (client, transport) = connected.map_err(|error| {
-        let advice = match kubeconfig {
+    connected.map_err(|error| {
+        let advice = match args.kubeconfig.as_ref().or(config.kubeconfig.as_ref()) {
             Some(_) => "",
             None => " (without a cluster, use --manifests DIR; from outside a cluster, --kubeconfig FILE)",
         };
         Failure::unreadable(format!("{}{advice}", chain(&error)))
-    })?;
-    Ok(AgentOrigin {
-        cluster,
-        client,
-        embedded: None,
-        _transport: Some(transport),
     })
 }
