@@ -23,6 +23,7 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, PodStatus};
+use larder_console::Format;
 use tokio::time::Instant;
 
 pub(super) use self::report::short_path;
@@ -99,6 +100,9 @@ fn wait(
     args: &StatusArgs,
     ask_within: impl Fn(Duration) -> anyhow::Result<AgentStatus>,
 ) -> anyhow::Result<(AgentStatus, bool)> {
+    // The time for it does not depend on who reads what it says.
+    larder_console::hold(Format::Text);
+    larder_console::begin();
     let deadline = Instant::now() + args.timeout;
     let left = || deadline.saturating_duration_since(Instant::now());
     let mut progress = Progress::start();

@@ -23,6 +23,7 @@ use std::{process::ExitCode, sync::Arc};
 use anyhow::anyhow;
 use larder_agent::local_api;
 use larder_connections::Acceptor;
+use larder_console::Format;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +37,7 @@ use crate::{
 };
 
 pub(super) fn run(args: &UiArgs) -> Result<ExitCode, Failure> {
+    larder_console::hold(Format::Text);
     let root_dir = client_config(&args.place)?.root_dir;
     block_on(async {
         let (listener, address) = listen(args.listen).await?;

@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{PipeReader, PipeWriter, Read as _, Write as _, pipe},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::unix::fs::symlink,
     path::Path,
     process::{Child, Command},
@@ -193,4 +193,26 @@ async fn api_server_answers_and_ends_while_nothing_reads_its_log() {
     put(&desk, "a.yaml", &config_map("app", "k: two"));
     until("it has the edit", || answers("dHdv")).await;
     assert_eq!(server.end().await, Some(0));
+}
+
+#[tokio::test]
+async fn page_is_served_and_a_wait_ends_while_nothing_reads_the_output() {
+    let desk = desk();
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let listen = format!("--listen={address}");
+    let page = Silenced::start(&desk, &["ui", "--root-dir=root", &listen]);
+    until("it listens", || TcpStream::connect(address).is_ok()).await;
+    assert_eq!(page.end().await, Some(0));
+    let args = ["status", "--root-dir=root", "--wait", "--timeout=1s"];
+    let mut wait = Silenced::start(&desk, &args);
+    let mut ended = None;
+    until("it ends", || {
+        ended = wait.child.try_wait().unwrap();
+        ended.is_some()
+    })
+    .await;
+    assert!(ended.is_some_and(|status| !status.success()));
 }
