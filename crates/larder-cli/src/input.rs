@@ -38,6 +38,8 @@ pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Fa
     explain_missing(&args.filenames);
     built(&args.filenames, "larder render -f -").for_each(output::note);
     check(&manifests, args.reading.recursive)?;
+    let unsearched = manifests.unsearched.iter();
+    unsearched.for_each(|path| output::note(unsearched_words(path)));
     left_out(&manifests).for_each(output::note);
     Ok(manifests)
 }
@@ -107,12 +109,22 @@ fn explain_missing(filenames: &[PathBuf]) {
     }
 }
 
-/// What deserves a look in the manifests of `filenames`: fields that do not exist, what the API server rejects, and
-/// directories whose manifests another program makes.
+/// What deserves a look in the manifests of `filenames`: fields that do not exist, what the API server rejects, directories
+/// whose manifests another program makes, and those of which not all was read.
 pub(crate) fn warnings(manifests: &Manifests, filenames: &[PathBuf]) -> Vec<String> {
     let warnings = manifests.warnings.iter().map(ToString::to_string);
     let built = built(filenames, "larder render -f -");
-    warnings.chain(built).collect()
+    let unsearched = manifests.unsearched.iter();
+    let unsearched = unsearched.map(|path| unsearched_words(path));
+    warnings.chain(built).chain(unsearched).collect()
+}
+
+/// `k8s has manifests in subdirectories, which are not searched (-R searches them)`
+pub(crate) fn unsearched_words(directory: &Path) -> String {
+    format!(
+        "{} has manifests in subdirectories, which are not searched (-R searches them)",
+        directory.display()
+    )
 }
 
 /// What was left out of the manifests on purpose.

@@ -124,6 +124,14 @@ pub(crate) struct OfflinePod {
     pub(crate) inputs: Inputs,
 }
 
+impl OfflinePod {
+    /// The namespace and name of its workload.
+    pub(crate) fn place(&self) -> ObjectKey {
+        let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        ObjectKey::new(namespace, self.workload.name.as_str())
+    }
+}
+
 /// The workload whose pod it is; one of its own is its own workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Workload {

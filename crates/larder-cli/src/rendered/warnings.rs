@@ -42,6 +42,13 @@ pub(super) fn of_container(
 ) -> Vec<String> {
     let mut found = Vec::new();
     for mount in &view.mounts {
+        let mut elements = mount.mount_path.split('/');
+        if elements.all(|element| matches!(element, "" | "." | "..")) {
+            found.push(format!(
+                "{}: no runtime mounts a volume at the root of a container: the container does not start",
+                mount.mount_path
+            ));
+        }
         if let (Some(path), None) = (&mount.sub_path, &mount.unknown_sub_path)
             && let Some(Ok(projection)) = pod.projection(&mount.volume.name)
             && projection.any_keys().is_empty()
@@ -301,6 +308,13 @@ pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
         let object = match source {
             SourceKind::ConfigMap(map) => Some((Kind::ConfigMap, &map.name)),
             SourceKind::Secret(secret) => Some((Kind::Secret, &secret.name)),
+            SourceKind::PodCertificate(certificate) if !pod.offline.is_of_cluster => {
+                found.push(format!(
+                    "its certificate is issued by the signer {} of a cluster; larder run --manifests has none",
+                    certificate.signer_name
+                ));
+                None
+            }
             _ => None,
         };
         if let Some((kind, name)) = object

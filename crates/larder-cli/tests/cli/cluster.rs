@@ -387,6 +387,28 @@ fn workload_that_may_not_be_read_is_called_by_its_kind() {
     assert_eq!(report["notRead"][0]["path"], "Deployment default/web");
 }
 
+#[test]
+fn object_of_a_workload_that_may_not_be_read_is_compared() {
+    let map = |value: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app", "namespace": "default"},
+            "data": {"k": value}})
+    };
+    let env_from = json!([{"configMapRef": {"name": "app"}}]);
+    let spec = json!({"containers": [{"name": "c", "image": "i", "envFrom": env_from}]});
+    let manifest =
+        json!({"apiVersion": "v1", "kind": "List", "items": [deployment(&spec), map("2")]});
+    let report = diff_with(&manifest, 2, move |request| {
+        if request.contains("/configmaps/") {
+            (200, map("1"))
+        } else {
+            status(403, "Forbidden", "web")
+        }
+    });
+    assert_eq!(report["pods"], json!([]));
+    let app = json!({"kind": "ConfigMap", "namespace": "default", "name": "app"});
+    assert_eq!(report["unseen"], json!([app]));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_of_a_pod_is_known_on_both_sides() {
     let cluster = Cluster::with(&[node("10.0.0.7"), on_node(pod(node_facts()))]).await;

@@ -43,6 +43,22 @@ fn an_empty_directory_is_an_error_and_subdirectories_are_searched_on_request() {
         assert_eq!((run.code, &*run.stderr), (0, ""), "{command}");
         assert!(run.stdout.contains("web"), "{command}");
     }
+    // What was not searched deserves a look.
+    fs::write(
+        desk.path().join("k8s/pod.yaml"),
+        POD.replace("name: web", "name: top"),
+    )
+    .unwrap();
+    let unsearched =
+        "k8s has manifests in subdirectories, which are not searched (-R searches them)";
+    for (command, code) in [("render -f k8s", 0), ("render -f k8s --strict", 1)] {
+        let run = desk.run(command);
+        assert_eq!(run.code, code, "{run:?}");
+        assert!(run.stdout.contains("; 1 warning"), "{run:?}");
+        let said = [&*run.stdout, &run.stderr].concat();
+        assert!(said.contains(unsearched), "{run:?}");
+    }
+    assert_eq!(desk.run("render -R -f k8s --strict").code, 0);
     // A link to a directory above leads nowhere.
     std::os::unix::fs::symlink("..", desk.path().join("k8s/base/up")).unwrap();
     assert_eq!(desk.run("render -R -f k8s").code, 0);

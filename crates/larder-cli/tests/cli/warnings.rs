@@ -401,3 +401,31 @@ fn links_that_only_one_user_may_follow_are_named() {
     assert_eq!(pod["volumes"]["token"]["warnings"], json!([warning]));
     assert_eq!(pod["volumes"]["tls"]["warnings"], json!(null));
 }
+
+#[test]
+fn volume_at_the_root_and_a_certificate_without_a_signer_are_named() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  \
+        - {name: web, image: i, volumeMounts: [{name: c, mountPath: /.}]}\n  volumes:\n  \
+        - name: c\n    projected: {sources: [{podCertificate: {signerName: x.y/z, keyType: ED25519, credentialBundlePath: c}}]}\n";
+    let desk = Desk::with([("app.yaml", text)]);
+    let pod = pod(&desk);
+    let warning =
+        "/: no runtime mounts a volume at the root of a container: the container does not start";
+    assert_eq!(pod["containers"]["web"]["warnings"], json!([warning]));
+    let warning = "its certificate is issued by the signer x.y/z of a cluster; larder run --manifests has none";
+    assert_eq!(pod["volumes"]["c"]["warnings"], json!([warning]));
+}
+
+#[test]
+fn ephemeral_container_has_no_part_in_the_start_of_its_pod() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: web, image: i}]\n  \
+        ephemeralContainers: [{name: debug, image: i, env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}]}]\n";
+    let desk = Desk::with([("app.yaml", text)]);
+    let run = desk.run("render -f app.yaml");
+    assert!(
+        run.stdout
+            .contains("ready to start, but not every reference is met"),
+        "{run:?}"
+    );
+    assert_eq!(run.code, 1, "{run:?}");
+}

@@ -12,7 +12,8 @@
 //!    what decides.
 //! 4. What could not be read of a side is neither removed nor added.
 //! 5. An object that differs is unreferenced if no pod of either side references it, and unseen if one does, and no
-//!    container sees anything of it: it is for an image pull, or for a volume of another kind.
+//!    compared container sees anything of it: it is for an image pull, for a volume of another kind, or for a pod that could
+//!    not be read on a side.
 //! 6. A pod is the kind and name of its workload.
 
 use std::{
@@ -33,7 +34,7 @@ use super::{
     rollout::{self, ReplacedBy},
 };
 use crate::{
-    offline::{Offline, maker_words},
+    offline::{Offline, OfflinePod, maker_words},
     output::references::{References, of_pods},
     rendered::RenderedPod,
 };
@@ -44,7 +45,7 @@ pub(super) struct Comparison<'r> {
     pub(super) pods: Vec<PodDiff<'r>>,
     /// Objects that differ, and that no pod references.
     pub(super) unreferenced: Vec<(Kind, ObjectKey)>,
-    /// Objects that differ, that pods reference, and of which no container sees anything.
+    /// Objects that differ, that pods reference, and of which no compared container sees anything.
     pub(super) unseen: Vec<(Kind, ObjectKey)>,
     /// What is not known of each container, with its pod, whether or not they differ.
     pub(super) unknown: Vec<(ObjectKey, &'r str, Remark)>,
@@ -191,7 +192,8 @@ impl<'r> Comparison<'r> {
             });
         let pods = pods.collect();
         notes.services.retain(|_, services| !services.is_empty());
-        let (unseen, unreferenced) = of_no_container(&changed, from_world, to_world);
+        let (unseen, unreferenced) =
+            of_no_container(&changed, from_world, to_world, &left_out.in_doubt);
         Self {
             pods,
             unreferenced,
@@ -209,15 +211,28 @@ impl<'r> Comparison<'r> {
     }
 }
 
-/// The objects that differ and that no container sees: those that a pod references, and the others.
+/// The objects that differ and that no compared container sees: those that a pod references, and the others.
 fn of_no_container(
     changed: &ChangedObjects,
     from: &Offline,
     to: &Offline,
+    in_doubt: &HashSet<ObjectKey>,
 ) -> (Vec<Object>, Vec<Object>) {
-    let pods = || from.pods.iter().chain(&to.pods).map(|pod| &pod.pod);
-    let referenced = of_pods(pods(), References::of);
-    let seen = of_pods(pods(), |pod| Need::of_pod(pod).into());
+    let pods = || from.pods.iter().chain(&to.pods);
+    let places = |of: &Offline| {
+        of.pods
+            .iter()
+            .map(OfflinePod::place)
+            .collect::<HashSet<_>>()
+    };
+    let both: HashSet<_> = places(from).intersection(&places(to)).cloned().collect();
+    // The others are not compared.
+    let compared = pods().filter(|pod| {
+        let place = pod.place();
+        both.contains(&place) || !in_doubt.contains(&place)
+    });
+    let referenced = of_pods(pods().map(|pod| &pod.pod), References::of);
+    let seen = of_pods(compared.map(|pod| &pod.pod), |pod| Need::of_pod(pod).into());
     changed
         .all
         .difference(&seen)

@@ -244,8 +244,8 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
         containers => format!("{pods} (containers: {})", containers.join(", ")),
     });
     let (one, many) = (
-        "object that no container sees differs",
-        "objects that no container sees differ",
+        "object that no compared container sees differs",
+        "objects that no compared container sees differ",
     );
     let unseen = counted(comparison.unseen.len(), one, many);
     let (one, many) = ("unreferenced object differs", "unreferenced objects differ");

@@ -220,14 +220,10 @@ impl Sides {
             sentence,
             what: format!("{objects} of other kinds"),
         });
-        let unsearched = from.unsearched.union(&to.unsearched).map(|path| {
-            let path = path.display();
-            NotCompared {
-                sentence: format!(
-                    "{path} has manifests in subdirectories, which are not searched (-R searches them)"
-                ),
-                what: format!("subdirectories of {path}"),
-            }
+        let unsearched = from.unsearched.union(&to.unsearched);
+        let unsearched = unsearched.map(|path| NotCompared {
+            sentence: input::unsearched_words(path),
+            what: format!("subdirectories of {}", path.display()),
         });
         let reader = if args.kubeconfig.is_some() {
             "larder diff -f - --kubeconfig FILE"

@@ -73,7 +73,7 @@ pub(super) fn differences<'d>(
         });
         Branch::list(title, lines)
     };
-    let unseen = "changed objects that pods reference and no container sees";
+    let unseen = "changed objects that pods reference and no compared container sees";
     let unseen = objects(unseen, &comparison.unseen);
     let unreferenced = objects(
         "changed objects that no pod references",

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use larder_objects::chain;
-use larder_projection::Unknown;
+use larder_projection::{ContainerKind, ContainerView, Unknown};
 
 use crate::{
     output::{Paint, count, tree::Branch},
@@ -58,7 +58,8 @@ impl PodStart {
             let sources = start.values.iter().flat_map(Unknown::sources);
             objects.extend(sources.map(ToString::to_string));
         }
-        let is_unfilled = pod.volumes.values().any(|(_, filled)| filled.is_err());
+        let is_unfilled = pod.volumes.values().any(|(_, filled)| filled.is_err())
+            || pod.containers.iter().any(|(_, view)| view.is_err());
         if !reasons.is_empty() {
             Self::Fails(reasons)
         } else if !objects.is_empty() {
@@ -111,6 +112,10 @@ impl JudgedPod<'_, '_> {
             },
         }
     }
+}
+
+fn is_ephemeral(container: &ContainerView<'_>) -> bool {
+    container.kind == ContainerKind::Ephemeral
 }
 
 /// `3 pods, 1 does not start; 2 warnings`, and its color. `warnings` are those outside of pods; `not_read` is what could
@@ -177,7 +182,12 @@ fn warned(warnings: usize) -> (Paint, String) {
 
 /// Every reason why a pod does not start: the part that has it, the reason, and a hint.
 fn reasons(pod: &RenderedPod<'_>) -> Vec<[String; 3]> {
-    let containers = pod.containers.iter().filter_map(|(container, view)| {
+    // Ephemeral containers are added to a pod that runs.
+    let started = pod
+        .containers
+        .iter()
+        .filter(|(container, _)| !is_ephemeral(container));
+    let containers = started.filter_map(|(container, view)| {
         let error = view.as_ref().err()?;
         Some([heading(container), chain(error), pod.start_hint(error)])
     });

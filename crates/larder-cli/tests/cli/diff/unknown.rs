@@ -321,7 +321,7 @@ fn object_that_no_container_sees_is_a_difference() {
     assert_eq!(run.code, 1, "{run:?}");
     assert!(
         run.stdout
-            .contains("2 objects that no container sees differ"),
+            .contains("2 objects that no compared container sees differ"),
         "{run:?}"
     );
     assert!(run.stdout.contains("~ Secret default/registry"), "{run:?}");
