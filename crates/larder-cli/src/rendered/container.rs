@@ -225,10 +225,15 @@ impl<'r> ContainerContent<'r> {
                     paths.insert(path);
                 }
             }
-            // A file of this name may be there.
+            // A file of this name may be there, unless it is a directory.
             let is_name = !wanted.is_empty() && !wanted.contains('/');
             let any_keys = self.projection(mount).map_or(&[][..], Projection::any_keys);
-            if is_name && !any_keys.is_empty() {
+            let mut named = self
+                .projection(mount)
+                .into_iter()
+                .flat_map(Projection::paths);
+            let is_directory = named.any(|path| below(path.as_str(), &wanted).is_some());
+            if is_name && !any_keys.is_empty() && !is_directory {
                 paths.insert((*root).to_owned());
             }
         }

@@ -211,6 +211,8 @@ impl Alphabet {
         names.extend(bare);
         let keys = KEYS.into_iter().chain(CERTIFICATE_KEYS);
         names.extend(keys.flat_map(|key| [key.to_owned(), format!("P_{key}")]));
+        // Where a prefix is added, a key with it may be what makes both sides equal.
+        names.extend(["P_X", "P_URL"].map(str::to_owned));
         names.retain(|name| {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
             !name.is_empty() && name.bytes().all(is_part)
@@ -237,11 +239,14 @@ impl Alphabet {
         let mut slots: BTreeSet<_> = FACTS.map(Slot::Fact).into();
         for side in [&world.from, &world.to] {
             stated_keys(&side.pod, &mut all.stated);
+            all.stated.extend(referenced_keys(&side.pod));
             all.directories.extend(directories(&side.pod));
             for (object, listing) in side.objects.iter().enumerate() {
                 slots.extend(all.add(object, listing));
             }
         }
+        let names = &all.names;
+        all.stated.retain(|(_, key)| names.contains(key));
         let numbered = slots.iter().enumerate();
         all.unique = numbered
             .map(|(place, slot)| slot.unique(place).into())
@@ -271,10 +276,15 @@ impl Alphabet {
     fn path(&self, number: usize) -> Option<Path<'_>> {
         let objects = (0..OBJECTS.len()).map(Some).chain([None]);
         let pairs = objects.flat_map(|of| self.paths.iter().map(move |text| (of, text)));
-        let all = [true, false, false].into_iter();
-        let mut all = all.flat_map(|is_whole| {
+        let ways = [(true, true), (true, false), (false, true), (false, false)];
+        let mut all = ways.into_iter().flat_map(|(is_whole, has_all)| {
             let pairs = pairs.clone();
-            pairs.map(move |(of, text)| Path { of, text, is_whole })
+            pairs.map(move |(of, text)| Path {
+                of,
+                text,
+                is_whole,
+                has_all,
+            })
         });
         all.nth(number)
     }
@@ -311,6 +321,8 @@ struct Path<'w> {
     text: &'w str,
     /// Whether all of them are the path. Otherwise, some are empty, so that texts with several have the path in them.
     is_whole: bool,
+    /// Whether objects have all keys, and not only those that are stated.
+    has_all: bool,
 }
 
 /// What the documents say of the keys of an object.
@@ -350,7 +362,8 @@ const OUTSIDE: &str = "/../";
 
 /// The paths of files, and what is left of them in a directory.
 fn paths_of(world: &World) -> BTreeSet<String> {
-    let mut paths: BTreeSet<_> = KEYS.map(str::to_owned).into();
+    let keys = KEYS.into_iter().chain(CERTIFICATE_KEYS);
+    let mut paths: BTreeSet<_> = keys.map(str::to_owned).collect();
     for side in [&world.from, &world.to] {
         for (_, path) in stated_paths(&side.pod["volumes"]) {
             let rest = path.split_once('/').map(|(_, rest)| rest.to_owned());
@@ -405,6 +418,27 @@ fn directories(pod: &Value) -> Vec<(String, String)> {
     found.collect()
 }
 
+/// The keys of objects of `envFrom` to which a container refers as variables, each with the name of its object.
+fn referenced_keys(pod: &Value) -> BTreeSet<(String, String)> {
+    let containers = pod["containers"].as_array().into_iter().flatten();
+    let keys = containers.flat_map(|container| {
+        let text = container.to_string();
+        let names = references(&text);
+        let sources = container["envFrom"].as_array().into_iter().flatten();
+        let keys = sources.flat_map(|source| {
+            let object = source.get("secretRef").unwrap_or(&source["configMapRef"]);
+            let (object, prefix) = (object["name"].as_str(), source["prefix"].as_str());
+            let own = names.iter().filter_map(|name| {
+                let key = name.strip_prefix(prefix.unwrap_or_default())?;
+                Some((object?.to_owned(), key.to_owned()))
+            });
+            own.collect::<Vec<_>>()
+        });
+        keys.collect::<Vec<_>>()
+    });
+    keys.collect()
+}
+
 /// The keys that a spec names, each with the name of its object.
 fn stated_keys(value: &Value, stated: &mut BTreeSet<(String, String)>) {
     let parts: Vec<_> = match value {
@@ -428,14 +462,7 @@ fn collect(value: &Value, names: &mut BTreeSet<String>, texts: &mut BTreeSet<Str
         Value::Array(all) => all.iter().for_each(|one| collect(one, names, texts)),
         Value::Object(fields) => fields.values().for_each(|one| collect(one, names, texts)),
         Value::String(text) => {
-            let mut rest = &**text;
-            while let Some((_, after)) = rest.split_once("$(") {
-                let Some((name, after)) = after.split_once(')') else {
-                    break;
-                };
-                names.insert(name.to_owned());
-                rest = after;
-            }
+            names.extend(references(text).into_iter().map(str::to_owned));
             names.insert(text.clone());
             texts.insert(text.clone());
         }
@@ -443,9 +470,16 @@ fn collect(value: &Value, names: &mut BTreeSet<String>, texts: &mut BTreeSet<Str
     }
 }
 
+/// The variables to which a text refers.
+fn references(text: &str) -> BTreeSet<&str> {
+    let references = text.split("$(").skip(1);
+    let names = references.filter_map(|rest| rest.split_once(')'));
+    names.map(|(name, _)| name).collect()
+}
+
 impl<'w> Completion<'w> {
     /// The first ones are extreme: nothing exists, or everything does, with all keys. Later, the values of one object, or
-    /// all facts, are the path of a file; then each of them is that, or empty.
+    /// all facts, are the path of a file, or each of them is that or empty.
     pub(super) fn new(seed: u64, alphabet: &'w Alphabet, number: u64) -> Self {
         let mut draw = Draw::of(seed << 16 | number);
         let constants = ["1", "2", "three", "A", "d", "10.0.0.1", OUTSIDE, ""];
@@ -463,7 +497,9 @@ impl<'w> Completion<'w> {
                 0 => None,
                 10 => Some(BTreeSet::new()),
                 11 => Some(stated.collect()),
-                _ if is_extreme || path.is_some() => Some(all.collect()),
+                _ if is_extreme => Some(all.collect()),
+                _ if path.is_some_and(|path| path.has_all) => Some(all.collect()),
+                _ if path.is_some() => Some(stated.collect()),
                 _ => match draw.number(6) {
                     0 => None,
                     1 => Some(BTreeSet::new()),
@@ -486,7 +522,10 @@ impl<'w> Completion<'w> {
             || !is_extreme && path.is_none() && draw.once_in(2);
         let slots = alphabet.slots.iter().zip(&alphabet.unique);
         let values = slots.map(|(slot, unique)| {
-            if let Some(Path { of, text, is_whole }) = path {
+            if let Some(Path {
+                of, text, is_whole, ..
+            }) = path
+            {
                 let is_path = slot.object() == of && slot.takes(text);
                 return match (is_path, is_whole || draw.once_in(2)) {
                     (false, _) => Rc::clone(unique),

@@ -58,20 +58,32 @@ fn object_of<'a>(origin: &Origin<'a>) -> Option<&'a str> {
     }
 }
 
-/// The completion in which a value is what makes both sides equal.
+/// The completion in which a value is what makes both sides equal. If no single value can be that, one of several is empty:
+/// the next one may be.
 fn with_equal_value<'w>(
     before: &Seen<'_>,
     after: &Seen<'_>,
     completion: &Completion<'w>,
 ) -> Option<Completion<'w>> {
     let pairs = pairs(before, after);
-    let mut both = pairs.iter().flat_map(|(from, to)| [(from, to), (to, from)]);
-    both.find_map(|(one, other)| {
+    let both = || pairs.iter().flat_map(|(from, to)| [(from, to), (to, from)]);
+    let inside = |text: &str| -> Vec<(usize, &str)> {
         let values = completion.unique_values();
-        let mut inside = values.filter(|(_, value)| one.contains(value));
-        inside.find_map(|(place, value)| {
+        values.filter(|(_, value)| text.contains(value)).collect()
+    };
+    let filled = both().find_map(|(one, other)| {
+        inside(one).into_iter().find_map(|(place, value)| {
             let filled = filling(one, value, other)?;
             completion.with(place, filled)
+        })
+    });
+    filled.or_else(|| {
+        let several = both().map(|(one, _)| inside(one));
+        let mut several = several.filter(|values| values.len() > 1);
+        several.find_map(|values| {
+            values
+                .into_iter()
+                .find_map(|(place, _)| completion.with(place, ""))
         })
     })
 }

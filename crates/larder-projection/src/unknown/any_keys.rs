@@ -3,7 +3,7 @@
 //! Invariant: what two lists give to names that no document has is compared at one name for each prefix, that with
 //! [`ANY_KEY`]. Which members may have a name depends on the longest prefix that it has, and on nothing else.
 
-use larder_objects::manifest::Recipe;
+use larder_objects::{manifest::Recipe, validation::is_config_map_key};
 
 use super::{ObjectId, Question, Unknown, UnknownSource};
 use crate::Origin;
@@ -32,11 +32,11 @@ impl<'a> AnyKeys<'a> {
         }
     }
 
-    /// What the object has under `name`, and whether it has it.
+    /// What the object has under `name`, and whether it has it. What is no key is in no object.
     pub(crate) fn layer(&self, name: &str) -> Option<(Question, Unknown)> {
         let key = name
             .strip_prefix(self.prefix)
-            .filter(|key| !key.is_empty())?;
+            .filter(|key| is_config_map_key(&key.replace(ANY_KEY, "k")))?;
         let question = Question::HasKey(self.object.clone(), key.into());
         let value = match key {
             ANY_KEY => UnknownSource::object(&self.object),
@@ -127,6 +127,14 @@ mod tests {
         ] {
             assert_eq!(check(one, other), expected, "{one:?} {other:?}");
         }
+    }
+
+    #[test]
+    fn what_is_no_key_is_in_no_object() {
+        for name in ["DB_", "DB_$(A)", "DB_..", "host"] {
+            assert_eq!(member("DB_x").layer(name), None, "{name}");
+        }
+        assert!(member("DB_x").layer("DB_.host").is_some());
     }
 
     proptest! {

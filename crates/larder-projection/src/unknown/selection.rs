@@ -13,6 +13,14 @@ enum ElementPart<'u> {
 }
 
 impl ElementPart<'_> {
+    fn may_be_in_key(&self) -> bool {
+        let is_of_key = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte);
+        match self {
+            Self::Text(text) => text.iter().all(is_of_key),
+            Self::Gap(_) => true,
+        }
+    }
+
     /// Whether it may have a slash in it.
     fn may_have_slash(&self) -> bool {
         matches!(self, Self::Gap(gap) if gap.form == Form::Any)
@@ -82,7 +90,7 @@ fn may_be(element: &[ElementPart<'_>], path: &[&str]) -> bool {
     match (element, path) {
         (_, []) => has_slashes && begin.is_empty() && end.is_empty(),
         (_, [_, _, ..]) if !has_slashes => false,
-        (_, [ANY_KEY]) => true,
+        (_, [ANY_KEY]) => element.iter().all(ElementPart::may_be_in_key),
         ([ElementPart::Text(text)], [only]) => *text == only.as_bytes(),
         ([ElementPart::Gap(gap)], [only]) => gap.may_be(only.as_bytes()),
         (_, [first, .., last]) => {
@@ -129,6 +137,7 @@ mod tests {
         for (sub_path, path) in [
             ("d/X", "a"),
             ("d/X", ANY_KEY),
+            ("$X", ANY_KEY),
             ("aX", "b"),
             ("Xa", "b"),
             ("abXba", "aba"),

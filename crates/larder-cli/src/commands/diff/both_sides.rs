@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use larder_projection::{ANY_KEY, ObjectId, Question, Variable};
+use larder_projection::{ANY_KEY, ObjectId, Question, Unknown, Variable};
 use serde::Serialize;
 
 use super::{
@@ -38,8 +38,8 @@ impl ServiceVariables {
 pub(super) struct BothSides<'s, 'r> {
     pub(super) from: &'s ContainerContent<'r>,
     pub(super) to: &'s ContainerContent<'r>,
-    /// What is true if both sides start.
-    pub(super) needs: BTreeSet<&'s Question>,
+    /// What is asked besides of keys that no document names: each of them may be a variable or a file of its own.
+    asked: BTreeSet<Question>,
 }
 
 pub(super) type VariableSides<'r> = (
@@ -48,7 +48,38 @@ pub(super) type VariableSides<'r> = (
     Option<Cow<'r, Variable<'r>>>,
 );
 
-impl<'r> BothSides<'_, 'r> {
+impl<'s, 'r> BothSides<'s, 'r> {
+    /// With what is true if both sides start.
+    pub(super) fn new(
+        from: &'s ContainerContent<'r>,
+        to: &'s ContainerContent<'r>,
+        implied: impl Iterator<Item = &'s Question>,
+    ) -> Self {
+        let asked = implied.cloned().collect();
+        let mut sides = Self { from, to, asked };
+        let differing = sides.questions();
+        sides.asked.extend(differing);
+        sides
+    }
+
+    /// What is asked by what is not made of the same.
+    fn questions(&self) -> BTreeSet<Question> {
+        let variables = self.variables();
+        let values = variables.iter().flat_map(|(_, from, to)| [from, to]);
+        let values = values.flatten().filter_map(|one| one.value.unknown());
+        let mounts = self.from.mounts.iter().chain(self.to.mounts);
+        let parts = mounts.filter_map(|mount| mount.unknown_sub_path.as_ref());
+        let files = self.files();
+        let files = files
+            .values()
+            .flat_map(|(from, to)| from.layers.iter().chain(&to.layers));
+        let questions = values.chain(parts).flat_map(Unknown::questions);
+        questions
+            .chain(files.map(|(question, _)| question))
+            .cloned()
+            .collect()
+    }
+
     /// The variables that are not made of the same, with what they are on both sides.
     pub(super) fn variables(&self) -> Vec<VariableSides<'r>> {
         let mut names: BTreeSet<_> = self
@@ -58,7 +89,7 @@ impl<'r> BothSides<'_, 'r> {
             .chain(self.to.environment.iter())
             .map(|(name, _)| Cow::Borrowed(name))
             .collect();
-        names.extend(self.needed_names().map(Cow::Owned));
+        names.extend(self.asked_names().map(Cow::Owned));
         names.extend(
             self.from
                 .environment
@@ -78,17 +109,17 @@ impl<'r> BothSides<'_, 'r> {
             .collect()
     }
 
-    /// The keys that a start needs, of objects whose keys are not known.
-    fn needed_keys(&self) -> impl Iterator<Item = (&ObjectId, &str)> {
-        self.needs.iter().filter_map(|need| match need {
+    /// The keys that are asked for, of objects whose keys are not known.
+    fn asked_keys(&self) -> impl Iterator<Item = (&ObjectId, &str)> {
+        self.asked.iter().filter_map(|need| match need {
             Question::HasKey(object, key) => Some((object, &**key)),
             Question::Exists(_) | Question::Fact(_) => None,
         })
     }
 
     /// The variables of such keys.
-    fn needed_names(&self) -> impl Iterator<Item = String> {
-        self.needed_keys().flat_map(|(object, key)| {
+    fn asked_names(&self) -> impl Iterator<Item = String> {
+        self.asked_keys().flat_map(|(object, key)| {
             [self.from, self.to]
                 .into_iter()
                 .flat_map(|side| side.environment.any_keys())
@@ -98,8 +129,8 @@ impl<'r> BothSides<'_, 'r> {
     }
 
     /// The paths of such keys.
-    fn needed_paths(&self) -> impl Iterator<Item = String> {
-        self.needed_keys().flat_map(|(object, key)| {
+    fn asked_paths(&self) -> impl Iterator<Item = String> {
+        self.asked_keys().flat_map(|(object, key)| {
             [self.from, self.to]
                 .into_iter()
                 .flat_map(ContainerContent::any_files)
@@ -154,7 +185,7 @@ impl<'r> BothSides<'_, 'r> {
             .paths()
             .into_iter()
             .chain(self.to.paths())
-            .chain(self.needed_paths())
+            .chain(self.asked_paths())
             .chain(self.any_paths())
             .collect();
         let is_unknown = |path: &String| {

@@ -225,15 +225,8 @@ impl<'r> ContainerDiff<'r> {
             }
             return diff;
         };
-        let sides = BothSides {
-            from: &before.content,
-            to: &after.content,
-            needs: before
-                .start
-                .implied()
-                .union(after.start.implied())
-                .collect(),
-        };
+        let implied = before.start.implied().union(after.start.implied());
+        let sides = BothSides::new(&before.content, &after.content, implied);
         diff.unknown.extend(sides.from.unknown());
         let pinned = |origin: &Origin<'_>| from?.pinned(to, origin);
         let effects = FileEffects {

@@ -136,6 +136,19 @@ fn what_makes_one_variable_the_same_makes_another_one_different() {
 }
 
 #[test]
+fn key_that_a_text_asks_for_is_a_variable_itself() {
+    let from = pod("env: [{name: A, value: $(B)}]", "");
+    let to = pod(
+        "env: [{name: A, value: $(B)x}], envFrom: [{secretRef: {name: outside, optional: true}}]",
+        "",
+    );
+    // Either nothing is in the place of `B`, or `B` is new.
+    assert_eq!(container(&from, &to)["verdict"], "restart");
+    let to = to.replace("$(B)x", "$(B)");
+    assert_eq!(container(&from, &to)["verdict"], "unknown");
+}
+
+#[test]
 fn address_is_no_number() {
     let side = |source: &str| pod(&format!("env: [{{name: A, valueFrom: {{{source}}}}}]"), "");
     let found = container(
