@@ -1,10 +1,11 @@
-//! What a container needs to start: its own variables and mounts, and every volume that some container of the pod mounts.
+//! What a container needs to start: its own variables and mounts, those of the init containers that start before it, and
+//! every volume that some container of the pod mounts.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, iter};
 
-use larder_projection::{Question, Unknown};
+use larder_projection::{ContainerKind, Question, Unknown};
 
-use super::RenderedPod;
+use super::{RenderedPod, words::heading};
 
 /// What a container needs to start.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,15 +57,21 @@ impl Start {
 impl RenderedPod<'_> {
     /// What the container at `index` needs to start; of one that does not, with all that it needs besides.
     pub(crate) fn start(&self, index: usize) -> Start {
-        let (_, result) = &self.containers[index];
-        let mut start = Start {
-            error: result.as_ref().err().map(|error| self.start_error(error)),
-            ..Start::default()
-        };
+        let mut start = Start::default();
         let mut values = Vec::new();
-        if let Some(view) = self.view(index) {
-            start.needs.extend(view.environment.needs().iter().cloned());
-            values.extend(view.mounts.iter().flat_map(|mount| &mount.needs));
+        for place in iter::once(index).chain(self.started_before(index)) {
+            let (container, result) = &self.containers[place];
+            if let Err(error) = result {
+                let mut text = self.start_error(error);
+                if place != index {
+                    text = format!("{}: {text}", heading(container));
+                }
+                start.error.get_or_insert(text);
+            }
+            if let Some(view) = self.view(place) {
+                start.needs.extend(view.environment.needs().iter().cloned());
+                values.extend(view.mounts.iter().flat_map(|mount| &mount.needs));
+            }
         }
         for (volume, filled) in self.volumes.values() {
             if !self.is_used(volume) {
@@ -85,5 +92,14 @@ impl RenderedPod<'_> {
         let values = values.iter().map(|value| value.given(&start.implied));
         start.values = values.collect();
         start
+    }
+
+    /// The init containers that must have started before the container at `index`, in their order.
+    fn started_before(&self, index: usize) -> impl Iterator<Item = usize> {
+        let is_ephemeral = self.containers[index].0.kind == ContainerKind::Ephemeral;
+        let before = self.containers[..index].iter().enumerate();
+        before.filter_map(move |(place, (container, _))| {
+            (container.kind == ContainerKind::Init && !is_ephemeral).then_some(place)
+        })
     }
 }

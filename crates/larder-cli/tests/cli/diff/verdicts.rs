@@ -169,3 +169,37 @@ fn other_owner_group_or_mode_of_a_file_needs_a_restart() {
         json!({"from": null, "to": 2000})
     );
 }
+
+#[test]
+fn container_does_not_start_behind_an_init_container_that_does_not() {
+    let side = |value: &str, init: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m, namespace: ns}}\ndata: {{k: v}}\n---\n\
+             apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web, namespace: ns}}\n\
+             spec: {{selector: {{matchLabels: {{a: b}}}}, template: {{metadata: {{labels: {{a: b}}}}, spec: {{{init} \
+             containers: [{{name: c, image: i, env: [{{name: A, value: '{value}'}}]}}]}}}}}}\n"
+        )
+    };
+    let init = |key: &str| {
+        format!(
+            "initContainers: [{{name: x, image: i, env: [{{name: K, valueFrom: {{configMapKeyRef: {{name: m, key: {key}}}}}}}]}}],"
+        )
+    };
+    let from = side("1", "");
+    for value in ["1", "2"] {
+        let report = diff(&from, &side(value, &init("nope")));
+        let containers = &report["pods"][0]["containers"];
+        for (name, before) in [("x", ""), ("c", "init container x: ")] {
+            assert_eq!(containers[name]["verdict"], "fails", "{report:#}");
+            let error = format!("{before}couldn't find key nope in ConfigMap ns/m");
+            assert_eq!(containers[name]["error"], error, "{report:#}");
+        }
+    }
+    let report = diff(&from, &side("2", &init("k")));
+    assert_eq!(report["pods"][0]["containers"]["c"]["verdict"], "restart");
+    // What is not known of it is not known of those behind it.
+    let outside = init("k").replace("name: m,", "name: outside,");
+    let report = diff(&from, &side("2", &outside));
+    let unless = &report["pods"][0]["containers"]["c"]["unless"];
+    assert_eq!(unless[0]["what"], "configmap outside", "{report:#}");
+}
