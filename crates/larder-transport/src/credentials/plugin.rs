@@ -32,8 +32,8 @@ use super::{
 };
 use crate::setup_error::PluginError;
 
-/// Time that a plugin has to print its credentials and exit.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a plugin has to print its credentials and exit: less than a request has, so that its error names the plugin.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long before the expiry of its credentials a plugin runs again, at most: a fifth of their life if that is less.
 const RENEW_BEFORE: Duration = Duration::from_mins(1);
 /// Longest output that is read, in bytes. A token has some thousand at most, a chain of certificates with its key ten.
