@@ -90,7 +90,12 @@ impl RenderedPod<'_> {
         let implied = start.needs.iter().flat_map(Question::implied);
         start.implied = implied.chain(of_values).collect();
         let values = values.iter().map(|value| value.given(&start.implied));
-        start.values = values.collect();
+        // Facts are parts of paths, so one that is there meets this.
+        let may_fail = |value: &Unknown| {
+            let mut sources = value.sources();
+            value.may_be_absent() || sources.any(|source| source.object.is_some())
+        };
+        start.values = values.filter(may_fail).collect();
         start
     }
 
