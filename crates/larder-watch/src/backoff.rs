@@ -19,6 +19,8 @@ pub struct RequestBackoff {
 
 const BASE: Duration = Duration::from_millis(800);
 const CAP: Duration = Duration::from_secs(30);
+/// The longest of them.
+pub(crate) const LONGEST_OWN_DELAY: Duration = Duration::from_mins(1);
 const RESTART_AFTER: Duration = Duration::from_mins(2);
 
 /// A node gets 403 for a moment after a pod was bound, until the authorizer has seen the pod. So the first retries

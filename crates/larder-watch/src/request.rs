@@ -27,6 +27,7 @@ use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use crate::{
+    backoff::LONGEST_OWN_DELAY,
     bounds::OBJECT_BYTES,
     buffer::Buffer,
     error::{KnownCause, RequestError, StatusFacts},
@@ -272,6 +273,23 @@ impl Status {
         let retry_after_details = (details.retry_after_seconds > 0)
             .then(|| Duration::from_secs(details.retry_after_seconds));
         let mut causes = details.causes.iter().flatten();
+        let asked = retry_after.or(retry_after_details);
+        let retry_after = asked.map(|asked| asked.min(RETRY_AFTER_MAX));
+        let mut message = if self.message.is_empty() {
+            format!("the API server answered {code}")
+        } else {
+            self.message
+        };
+        // A shorter wait is one that larder would take by itself.
+        if let (Some(asked), Some(least)) = (asked, retry_after)
+            && asked > LONGEST_OWN_DELAY
+        {
+            let (asked, least) = (asked.as_secs(), least.as_secs());
+            let most = least + least / 2;
+            let wait =
+                format!(" ({code}, asks for {asked} s; asked again after {least} to {most} s)");
+            message.push_str(&wait);
+        }
         RequestError::Status {
             code: code.as_u16(),
             facts: StatusFacts {
@@ -279,14 +297,8 @@ impl Status {
                 cause: causes.find_map(StatusCause::known),
             },
             reason: self.reason,
-            message: if self.message.is_empty() {
-                format!("the API server answered {code}")
-            } else {
-                self.message
-            },
-            retry_after: retry_after
-                .or(retry_after_details)
-                .map(|asked| asked.min(RETRY_AFTER_MAX)),
+            message,
+            retry_after,
         }
     }
 }
@@ -398,5 +410,23 @@ mod tests {
             assert_eq!(error.retry_after(), Some(RETRY_AFTER_MAX));
             assert!(RETRY_AFTER_MAX < Duration::from_mins(10));
         }
+    }
+
+    #[test]
+    fn wait_that_the_api_server_asks_for_is_said() {
+        let message = |seconds| {
+            let status = Status {
+                message: "slow down".to_owned(),
+                ..Status::default()
+            };
+            let asked = Some(Duration::from_secs(seconds));
+            let error = status.error(StatusCode::TOO_MANY_REQUESTS, asked);
+            error.to_string()
+        };
+        assert_eq!(message(1), "slow down");
+        assert_eq!(
+            message(3600),
+            "slow down (429 Too Many Requests, asks for 3600 s; asked again after 300 to 450 s)"
+        );
     }
 }
