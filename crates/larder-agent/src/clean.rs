@@ -33,7 +33,7 @@ pub struct Leftovers {
     host: VolumeHost,
     /// The pods that have volumes or environments on disk, sorted by UID.
     pub pods: Vec<PodOnDisk>,
-    /// Files and directories besides: the checkpoint, copies of manifests.
+    /// Files and directories besides: the checkpoint, copies of manifests, what was accepted of a directory of them.
     pub others: Vec<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ impl Leftovers {
             return Ok(None);
         };
         let host = root.volumes()?.with_pod_files(&[larder_hooks::RECORD]);
-        let others = [CHECKPOINT, RootDir::MANIFESTS]
+        let others = [CHECKPOINT, RootDir::MANIFESTS, RootDir::ACCEPTED]
             .into_iter()
             .map(|name| root.path().join(name));
         let mut pods = host.scan()?;
@@ -98,6 +98,10 @@ impl Leftovers {
         let root = self.root.directory();
         for path in &self.others {
             let name = path.file_name().unwrap_or_default();
+            if path.ends_with(RootDir::ACCEPTED) {
+                errors.extend(removed(path, sys::remove_file(root.as_fd(), name)));
+                continue;
+            }
             if path.ends_with(CHECKPOINT) {
                 let erased = Store::erase(&self.root.checkpoint());
                 errors.extend(erased.err().map(CleanError::Checkpoint));

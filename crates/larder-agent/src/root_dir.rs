@@ -80,6 +80,8 @@ enum AtEnd {
 impl RootDir {
     /// Copies of the last good manifests of static pods, by source.
     pub(crate) const MANIFESTS: &str = "static-pods";
+    /// What has been accepted of a directory of manifests.
+    pub const ACCEPTED: &str = "manifests.json";
 
     /// Creates the directory if missing and locks it. Its mode is 0711: a service of the machine passes it on the way to
     /// the volumes of a pod whose `fsGroup` it is in.

@@ -14,11 +14,13 @@
 //! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
 //! 5. A file that is invalid from the start has no last good content. What its rejected documents may hold is in
 //!    [`ManifestDir::hidden_objects`]: an object in no other file may be in that one. A later reading only narrows it. (No
-//!    copies are kept: they would put Secrets on a disk that the user did not choose.)
+//!    copies are kept: they would put Secrets on a disk that the user did not choose.) So is what an earlier run has
+//!    accepted, while its present document is not taken.
 //! 6. A link to a disk that does not answer holds up no other file. It is a problem, and keeps its last good content.
 //! 7. Looking at the directory takes a fifth of the time at most, however large it is and however often it changes.
 
 mod catalogue;
+mod check;
 mod files;
 mod schedule;
 mod slow_reads;
@@ -43,13 +45,17 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::files::read_directory;
-pub(crate) use self::{catalogue::ObjectId, slow_reads::WallClock};
+pub use self::check::{Checked, check};
+pub(crate) use self::slow_reads::WallClock;
 use self::{
     catalogue::{Catalogue, FileObjects},
     files::{Listing, Reading},
     schedule::{PATIENCE, ReadSchedule},
     slow_reads::SlowReads,
+};
+use crate::{
+    object_id::ObjectId,
+    record::{Accepted, Record},
 };
 
 /// Time between two passes over all files. The kubelet's `fileCheckFrequency`.
@@ -111,7 +117,7 @@ pub(crate) struct ManifestDir {
 }
 
 impl ManifestDir {
-    /// Starts to follow the directory `path`, and reads it once.
+    /// Starts to follow the directory `path`, and reads it once. An earlier run has accepted what is in `record`.
     ///
     /// # Errors
     ///
@@ -119,10 +125,11 @@ impl ManifestDir {
     pub(crate) async fn open(
         path: &Path,
         now: WallClock,
+        record: &Record,
     ) -> Result<(Self, ManifestDiff), OpenError> {
         let mut this = Self {
             path: path.to_owned(),
-            catalogue: Catalogue::default(),
+            catalogue: Catalogue::after(record, path),
             stamps: BTreeMap::new(),
             doubts: BTreeMap::new(),
             being_written: BTreeSet::new(),
@@ -165,6 +172,11 @@ impl ManifestDir {
     /// The objects that are served although their newest document is rejected.
     pub(crate) fn kept(&self) -> KeptObjects {
         self.catalogue.kept()
+    }
+
+    /// What has been accepted so far, in this run or an earlier one.
+    pub(crate) fn accepted(&self) -> BTreeMap<ObjectId, Accepted> {
+        self.catalogue.accepted()
     }
 
     /// The files whose disks do not answer, each with the time since then.
@@ -411,7 +423,9 @@ impl ManifestDir {
     /// Whether an object is missing from a file that has not been stable since then, or that its writer has not closed. A
     /// file truncated for a rewrite reads as a valid one with fewer objects.
     fn is_doubtful(&mut self, reading: &Reading, stamp: Stamp) -> bool {
-        if !self.catalogue.would_lose(reading) {
+        // At the start, it is what it is.
+        let is_known = self.stamps.contains_key(&reading.path);
+        if !is_known || !self.catalogue.would_lose(reading) {
             return false;
         }
         let now = Instant::now();

@@ -14,10 +14,14 @@ use larder_objects::{
     manifest::{HiddenObjects, KeptObjects, KeptVersion, RawObject},
 };
 use serde_json::{Value, json};
-use tokio::{sync::watch, task::yield_now, time::sleep};
+use tokio::{join, sync::watch, task::yield_now, time::sleep};
 use tracing::{debug, info, warn};
 
-use crate::directory::{ManifestDiff, ManifestDir, ObjectId, OpenError};
+use crate::{
+    directory::{ManifestDiff, ManifestDir, OpenError},
+    object_id::ObjectId,
+    record::{self, Record, RecordFile},
+};
 
 /// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an
 /// object that is deleted together with its pod would be reported as missing.
@@ -54,10 +58,14 @@ pub struct Feed {
     rejected_since_start: BTreeSet<ObjectId>,
     hidden: watch::Sender<Arc<HiddenObjects>>,
     kept: watch::Sender<Arc<KeptObjects>>,
+    record: watch::Sender<Record>,
+    /// What writes it.
+    keeper: Option<(RecordFile, watch::Receiver<Record>)>,
 }
 
 impl Feed {
-    /// Fills `server` from the directory `path`. With a `placement`, pods get what they lack of it.
+    /// Fills `server` from the directory `path`. With a `placement`, pods get what they lack of it. What has been accepted
+    /// is known to the next run from the file `record`.
     ///
     /// # Errors
     ///
@@ -66,9 +74,13 @@ impl Feed {
         path: &Path,
         server: ApiServer,
         placement: Option<Placement>,
+        record: Option<&Path>,
     ) -> Result<Self, OpenError> {
         let clock = server.clone();
-        let (directory, changes) = ManifestDir::open(path, Box::new(move || clock.now())).await?;
+        let (file, record) = record::recall(record).await;
+        let clock = Box::new(move || clock.now());
+        let (directory, changes) = ManifestDir::open(path, clock, &record).await?;
+        let (record, written) = watch::channel(record);
         let mut feed = Self {
             directory,
             server,
@@ -81,6 +93,8 @@ impl Feed {
             rejected_since_start: BTreeSet::new(),
             hidden: watch::Sender::default(),
             kept: watch::Sender::default(),
+            record,
+            keeper: file.map(|file| (file, written)),
         };
         feed.apply(changes).await;
         feed.rejected_since_start = feed.rejected.keys().cloned().collect();
@@ -127,14 +141,28 @@ impl Feed {
 
     /// Follows the directory until dropped.
     pub async fn run(mut self) {
-        loop {
-            let changes = self.directory.next().await;
-            self.apply(changes).await;
-        }
+        let keeper = self.keeper.take();
+        let keep = async {
+            if let Some((file, record)) = keeper {
+                record::keep(file, record).await;
+            }
+        };
+        let follow = async {
+            loop {
+                let changes = self.directory.next().await;
+                self.apply(changes).await;
+            }
+        };
+        // The disk of the record holds up no edit.
+        join!(follow, keep);
     }
 
-    /// Publishes the problems and the hidden objects.
+    /// Publishes the problems and the hidden objects, and what has been accepted.
     fn publish(&mut self) {
+        let accepted = self.directory.accepted();
+        self.record.send_if_modified(|record| {
+            record.take_up(accepted, |id| self.rejected.contains_key(id))
+        });
         self.rejected_since_start
             .retain(|id| self.rejected.contains_key(id));
         let rejected = self

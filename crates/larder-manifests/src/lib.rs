@@ -1,9 +1,12 @@
 #![doc = include_str!("../README.md")]
 
+mod object_id;
+mod record;
+
 mod directory;
 mod feed;
 
 pub use self::{
-    directory::{OpenError, read_directory},
+    directory::{Checked, OpenError, check},
     feed::{Feed, Placement},
 };

@@ -30,7 +30,7 @@ async fn requests_of_an_edit(count: usize) -> usize {
     write(directory.path(), count, "before");
     let options = Options::default().fill_namespaces(true);
     let server = ApiServer::new(options.audit(AuditLog::in_memory()));
-    let feed = Feed::open(directory.path(), server.clone(), None);
+    let feed = Feed::open(directory.path(), server.clone(), None, None);
     let mut tasks = JoinSet::new();
     tasks.spawn(feed.await.unwrap().run());
     let client = Client::new(server.service(), "default");

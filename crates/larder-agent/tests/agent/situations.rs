@@ -285,7 +285,7 @@ fn mend(node: &Node, name: &str) {
 /// What fills the API server of the node from its manifests. Its agent does not run yet.
 async fn feed(node: &mut Node) -> Feed {
     let manifests = node.path().join("manifests");
-    let feed = Feed::open(&manifests, node.server.clone(), None);
+    let feed = Feed::open(&manifests, node.server.clone(), None, None);
     let feed = feed.await.unwrap();
     node.manifests = Some((feed.hidden_objects(), feed.kept_objects()));
     feed
@@ -295,7 +295,7 @@ async fn feed(node: &mut Node) -> Feed {
 async fn fed(node: &Node, file: &str, text: &str) -> Box<dyn Any> {
     let manifests = node.path().join("manifests");
     fs::write(manifests.join(file), text).unwrap();
-    let feed = Feed::open(&manifests, node.server.clone(), None);
+    let feed = Feed::open(&manifests, node.server.clone(), None, None);
     let feed = feed.await.unwrap();
     node.handle().show_problems_of(feed.problems());
     node.handle().show_waits_of(feed.waits());

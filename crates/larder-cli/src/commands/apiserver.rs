@@ -40,7 +40,7 @@ async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     let feed = match &args.manifests {
         None => None,
         Some(dir) => {
-            let feed = Feed::open(dir, server.clone(), None).await;
+            let feed = Feed::open(dir, server.clone(), None, None).await;
             Some(feed.map_err(Failure::of_input)?)
         }
     };

@@ -175,7 +175,9 @@ async fn clean_says_removed_of_nothing_that_is_still_there() {
     assert_eq!((run.code, &*run.stderr), (0, ""));
     let removed = |line: &&str| line.starts_with("removed ");
     let removed: Vec<_> = run.stdout.lines().filter(removed).collect();
-    assert_eq!(removed, ["removed pod default/web: 1 volume"]);
+    let record = desk.path().join("root/manifests.json");
+    let record = format!("removed {}", record.display());
+    assert_eq!(removed, ["removed pod default/web: 1 volume", &record]);
     assert!(
         run.stdout.contains("has other files: static-pods"),
         "{run:?}"

@@ -13,6 +13,7 @@ macro_rules! web_pod {
     };
 }
 
+mod accepted;
 mod agent_recipes;
 mod api;
 mod apiserver;

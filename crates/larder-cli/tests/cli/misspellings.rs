@@ -150,3 +150,40 @@ fn rejection_for_what_is_a_level_too_high_says_so_in_every_format() {
         "{run:?}"
     );
 }
+
+#[test]
+fn unknown_field_of_a_list_is_a_problem_everywhere() {
+    let item = r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"}}"#;
+    for (kind, fields, unknown) in [
+        (
+            "List",
+            r#""itms":[ITEM]"#,
+            "\"itms\", ignored; did you mean \"items\"?",
+        ),
+        (
+            "SecretList",
+            r#""Items":[ITEM]"#,
+            "\"Items\", ignored; did you mean \"items\"?",
+        ),
+        ("List", r#""items":[],"itms":[ITEM]"#, "\"itms\""),
+        (
+            "SecretList",
+            r#""items":[ITEM],"metadta":{}"#,
+            "\"metadta\"",
+        ),
+    ] {
+        let fields = fields.replace("ITEM", item);
+        let list = format!(r#"{{"apiVersion":"v1","kind":"{kind}",{fields}}}"#);
+        let desk = Desk::with([("list.json", &*list)]);
+        let problem = format!("line 1: {kind}: unknown field {unknown}");
+        for (command, code) in [
+            ("render -f list.json --strict", 1),
+            ("run --check --manifests . --root-dir root", 1),
+            ("render -f list.json", 0),
+        ] {
+            let run = desk.run(command);
+            assert_eq!(run.code, code, "{command}: {run:?}");
+            assert!(run.stderr.contains(&problem), "{command}: {run:?}");
+        }
+    }
+}

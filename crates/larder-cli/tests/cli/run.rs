@@ -475,7 +475,7 @@ async fn repaired_manifest_restores_its_pod_untouched() {
     agent.signal(Signal::TERM);
     put(&desk, "web.yaml", "kind: Pod\nmetadata: {");
     let mut agent = Agent::start(&desk);
-    agent.event("manifest rejected");
+    agent.event("manifest rejected, keeping its last good content");
     put(&desk, "web.yaml", &pod("web", "app"));
     agent.event("every manifest is readable or was removed, resuming removals");
     until("the pod", || {

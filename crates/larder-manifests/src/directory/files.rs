@@ -19,7 +19,7 @@ use larder_objects::{
     chain, escaped,
     manifest::{
         Document, HiddenObjects, LEAVES, Loader, MAX_MANIFEST_BYTES, MadeObject, ManifestError,
-        Manifests, Problem, is_manifest_name,
+        Manifests, Problem, Subject, Suggestion, is_manifest_name,
     },
 };
 use rustix::{fs::OFlags, io::Errno};
@@ -61,6 +61,13 @@ pub(super) fn list(directory: &Path) -> io::Result<Listing> {
         links,
         ownership,
     })
+}
+
+/// The manifests of `directory`, in their order. This waits for every disk that a link leads to.
+pub(super) fn paths(directory: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let Listing { files, links, .. } = list(directory)?;
+    let links = links.into_iter().filter(|link| follow(link).is_some());
+    Ok(files.into_keys().chain(links).collect())
 }
 
 /// What a link leads to, or the link where it leads nowhere; `None` for a directory.
@@ -122,16 +129,12 @@ impl Reading {
         // No pod gets ciphertext in place of a value.
         let encrypted = manifests.made.iter().filter_map(MadeObject::encrypted);
         manifests.errors.extend(encrypted);
-        let (unknown_fields, warnings): (Vec<_>, Vec<_>) =
-            manifests.warnings.iter().partition(|warning| {
-                matches!(
-                    warning,
-                    ManifestError::Document {
-                        problem: Problem::UnknownField { .. },
-                        ..
-                    }
-                )
-            });
+        let (lists, warnings): (Vec<_>, Vec<_>) =
+            manifests.warnings.into_iter().partition(may_be_items);
+        manifests.errors.extend(lists);
+        let (unknown_fields, warnings): (Vec<_>, Vec<_>) = warnings
+            .iter()
+            .partition(|warning| unknown(warning).is_some());
         let shown =
             |errors: Vec<&ManifestError>| errors.into_iter().map(|error| chain(error)).collect();
         Self {
@@ -162,6 +165,29 @@ impl Reading {
     }
 }
 
+/// The unknown field that a warning is about: what it is in, and what may be meant.
+fn unknown(warning: &ManifestError) -> Option<(&Subject, Option<&Suggestion>)> {
+    match warning {
+        ManifestError::Document {
+            subject,
+            problem: Problem::UnknownField { suggestion, .. },
+            ..
+        } => Some((subject, suggestion.as_ref())),
+        _ => None,
+    }
+}
+
+/// Whether it is an unknown field of a list that may stand for `items`: what is in it was not read.
+fn may_be_items(warning: &ManifestError) -> bool {
+    let is_list = |subject: &Subject| {
+        let kind = subject.kind.as_deref().unwrap_or_default();
+        subject.name.is_none() && kind.ends_with("List")
+    };
+    let is_other = |meant: &Suggestion| *meant != Suggestion::Name("items");
+    unknown(warning)
+        .is_some_and(|(subject, meant)| is_list(subject) && !meant.is_some_and(is_other))
+}
+
 /// Brings the file into memory, for [`read`]: this waits for the disk, and that does not. Errors are left to it.
 pub(super) fn fetch(path: &Path) {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -179,23 +205,6 @@ pub(super) fn read(path: PathBuf) -> Reading {
     let mut loader = Loader::new(DEFAULT_NAMESPACE);
     load(&mut loader, &path);
     Reading::new(path, loader.finish())
-}
-
-/// Reads the manifests of `directory` once, by the rules by which [`Feed`](crate::Feed) follows them. This waits for
-/// every disk that a link leads to.
-///
-/// # Errors
-///
-/// The directory cannot be listed.
-pub fn read_directory(directory: &Path) -> io::Result<Manifests> {
-    let Listing { files, links, .. } = list(directory)?;
-    let links = links.into_iter().filter(|link| follow(link).is_some());
-    let paths: BTreeSet<_> = files.into_keys().chain(links).collect();
-    let mut loader = Loader::new(DEFAULT_NAMESPACE);
-    for path in paths {
-        load(&mut loader, &path);
-    }
-    Ok(loader.finish())
 }
 
 fn load(loader: &mut Loader, path: &Path) {

@@ -18,7 +18,12 @@ struct Followed {
 }
 
 async fn open(path: &Path) -> Result<(ManifestDir, ManifestDiff), OpenError> {
-    ManifestDir::open(path, Box::new(|| jiff::Timestamp::UNIX_EPOCH)).await
+    ManifestDir::open(
+        path,
+        Box::new(|| jiff::Timestamp::UNIX_EPOCH),
+        &Record::default(),
+    )
+    .await
 }
 
 fn config_map(name: &str, value: &str) -> String {

@@ -68,10 +68,9 @@ impl ObjectKind {
             ("", "v1", kind) if OTHER_CORE.contains(&kind) => Self::Other,
             ("apps", "v1", "ControllerRevision") => Self::Other,
             ("certificates.k8s.io", _, "ClusterTrustBundle") => Self::ClusterTrustBundle,
-            (group, _, kind) => match kind.strip_suffix("List") {
+            (_, _, kind) => match kind.strip_suffix("List") {
                 Some(item) if Self::of(api_version, item) != Self::Unknown => Self::List,
-                // The groups that are known in full. `extensions` once held workloads and is gone since 1.22.
-                _ if matches!(group, "" | "apps" | "batch" | "extensions") => Self::Unknown,
+                _ if is_known_in_full(api_version) => Self::Unknown,
                 _ => Self::Other,
             },
         }
@@ -84,6 +83,13 @@ impl ObjectKind {
             Self::Node | Self::Namespace | Self::ClusterTrustBundle
         )
     }
+}
+
+/// Whether all kinds of the group are known: a `…List` of it is no kind of its own. `extensions` once held workloads and
+/// is gone since 1.22.
+pub(super) fn is_known_in_full(api_version: &str) -> bool {
+    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    matches!(group, "" | "apps" | "batch" | "extensions")
 }
 
 #[cfg(test)]

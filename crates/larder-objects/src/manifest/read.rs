@@ -18,9 +18,9 @@ use super::{
     decode::{Completion, Recognized, recognize},
     error::Subject,
     json::Strict,
-    kind::ObjectKind,
+    kind::{ObjectKind, is_known_in_full},
     typed::wrong_type,
-    unknown::UnknownField,
+    unknown::{UnknownField, unknown_keys},
 };
 use crate::{
     FieldPath, ObjectKey, PathSegment,
@@ -29,6 +29,9 @@ use crate::{
 
 /// Number of errors, and of warnings, that are reported of one file. The others are counted.
 const MAX_REPORTED: usize = 100;
+
+/// The fields of a list.
+const LIST_FIELDS: [&str; 4] = ["apiVersion", "items", "kind", "metadata"];
 
 /// Number of unknown fields that the error of a rejected object names.
 const MAX_BESIDE: usize = 3;
@@ -295,7 +298,7 @@ impl Loader {
         let is_list = ObjectKind::of(api_version, kind) == ObjectKind::List
             && match kind {
                 "List" => place.segments().is_empty(),
-                _ => object.get("items").is_some(),
+                _ => object.get("items").is_some() || is_known_in_full(api_version),
             };
         if is_list {
             self.list(source, place, object);
@@ -311,13 +314,22 @@ impl Loader {
             .strip_suffix("List")
             .unwrap_or("")
             .to_owned();
+        let kind = Some(list.text("/kind").to_owned());
+        for UnknownField { field, suggestion } in unknown_keys(&list, &LIST_FIELDS) {
+            let problem = Problem::UnknownField { field, suggestion };
+            let subject = Subject {
+                kind: kind.clone(),
+                ..Subject::default()
+            };
+            self.warnings.push(|| source.error(place, subject, problem));
+        }
         let mut list = list.into_value();
         let items = match list.get_mut("items").map(Value::take) {
             None | Some(Value::Null) => Vec::new(),
             Some(Value::Array(items)) => items,
             Some(other) => {
                 let subject = Subject {
-                    kind: Some(format!("{item_kind}List")),
+                    kind,
                     ..Subject::default()
                 };
                 let problem = wrong_type("items", "a sequence", &other);

@@ -105,6 +105,38 @@ items:
 }
 
 #[test]
+fn unknown_fields_of_lists_are_named() {
+    check(
+        "
+apiVersion: v1
+kind: List
+itms:
+- {apiVersion: v1, kind: Secret, metadata: {name: s}}
+---
+apiVersion: v1
+kind: SecretList
+Items: []
+---
+apiVersion: v1
+kind: ConfigMapList
+metadta: {}
+items:
+- metadata: {name: a}
+---
+apiVersion: v1
+kind: SecretList
+metadata: {resourceVersion: ''}
+",
+        expect![[r#"
+            ConfigMap default/a at app.yaml: document 3, item 1, line 15
+            warning: app.yaml: document 1, line 5: List: unknown field "itms", ignored; did you mean "items"?
+            warning: app.yaml: document 2, line 9: SecretList: unknown field "Items", ignored; did you mean "items"?
+            warning: app.yaml: document 3, line 13: ConfigMapList: unknown field "metadta", ignored; did you mean "metadata"?
+        "#]],
+    );
+}
+
+#[test]
 fn every_workload_gives_the_pod_of_its_template() {
     let workload = |api_version: &str, kind: &str| {
         format!(

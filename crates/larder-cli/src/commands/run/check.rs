@@ -1,16 +1,18 @@
 //! `larder run --check`: what is wrong with the configuration, the kubeconfig and the manifests, said before anything runs.
 //!
-//! They are read as `run` reads them, and nothing is started, locked or written.
+//! They are read as `run` reads them, with the record of what it has accepted if there is one, and nothing is started,
+//! locked or written.
 
 use std::{io, path::Path, process::ExitCode};
 
 use larder_agent::{
     annotations::{self, AnnotationProblem},
     config::Config,
+    root_dir::RootDir,
 };
 use larder_objects::{
-    Object, chain, escaped,
-    manifest::{MadeObject, Manifest, Manifests},
+    Object, escaped,
+    manifest::{Document, Manifest},
 };
 use larder_on_change::parse::AllowedActions;
 use larder_pods::{source::FileSource, static_pod::StaticPods};
@@ -57,7 +59,8 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
         None => args.manifests.as_ref(),
     };
     if let Some(path) = manifests {
-        problems.extend(of_manifests(path, allowed));
+        let root = config.as_ref().map(|config| &*config.root_dir);
+        problems.extend(of_manifests(path, root, allowed));
     } else if let (Some(config), true) = (&config, finds_kubelet) {
         let origin = async { Ok(origin::check(args, config).await) };
         let checked = block_on(origin).and_then(|checked| checked);
@@ -92,35 +95,29 @@ fn of_static_pods(config: &Config) -> Vec<String> {
     problems.chain(annotations).collect()
 }
 
-/// Reads the manifests at `path` as the agent does.
+/// Reads the manifests at `path` as an agent with this root directory would at its start.
 #[cfg(feature = "manifests")]
-fn read(path: &Path) -> io::Result<Manifests> {
-    larder_manifests::read_directory(path)
+fn read(path: &Path, root: Option<&Path>) -> io::Result<(Vec<Document>, Vec<String>)> {
+    let record = root.map(|root| root.join(RootDir::ACCEPTED));
+    let checked = larder_manifests::check(path, record.as_deref())?;
+    Ok((checked.documents, checked.problems))
 }
 
 #[cfg(not(feature = "manifests"))]
-fn read(_: &Path) -> io::Result<Manifests> {
+fn read(_: &Path, _: Option<&Path>) -> io::Result<(Vec<Document>, Vec<String>)> {
     Err(io::Error::other(super::embedded::NONE))
 }
 
 /// The problems of the manifests at `path`, each with its place.
-fn of_manifests(path: &Path, allowed: AllowedActions) -> Vec<String> {
-    let manifests = match read(path) {
-        Ok(manifests) => manifests,
+fn of_manifests(path: &Path, root: Option<&Path>, allowed: AllowedActions) -> Vec<String> {
+    let (documents, problems) = match read(path, root) {
+        Ok(read) => read,
         Err(error) => {
             let path = escaped(&path.to_string_lossy()).into_owned();
             return vec![format!("cannot read the manifests of {path}: {error}")];
         }
     };
-    let warnings = manifests.warnings.iter().map(ToString::to_string);
-    let errors = manifests.errors.iter().map(|error| chain(error));
-    // Ciphertext is not delivered.
-    let encrypted = manifests
-        .made
-        .iter()
-        .filter_map(MadeObject::encrypted)
-        .map(|error| chain(&error));
-    let annotations = manifests.documents.iter().flat_map(|document| {
+    let annotations = documents.iter().flat_map(|document| {
         let found = match &document.manifest {
             Manifest::Pod(pod) => annotations::problems(pod, allowed),
             Manifest::ConfigMap(object) => of_object(object),
@@ -129,8 +126,7 @@ fn of_manifests(path: &Path, allowed: AllowedActions) -> Vec<String> {
         };
         of_annotations(document.origin.to_string(), found)
     });
-    let all = warnings.chain(errors).chain(encrypted);
-    all.chain(annotations).collect()
+    problems.into_iter().chain(annotations).collect()
 }
 
 fn of_annotations(origin: String, found: Vec<AnnotationProblem>) -> impl Iterator<Item = String> {

@@ -61,6 +61,7 @@ pub(super) async fn start(
 
     use anyhow::Context as _;
     use futures::FutureExt as _;
+    use larder_agent::root_dir::RootDir;
     use larder_apiserver::{ApiServer, Options, Protocol};
     use tracing::info;
 
@@ -76,9 +77,11 @@ pub(super) async fn start(
         node_name: config.node_name.clone(),
         pod_address: args.pod_address.or(config.pod_address),
     };
-    let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(placement))
-        .await
-        .map_err(Failure::of_input)?;
+    let record = config.root_dir.join(RootDir::ACCEPTED);
+    let feed =
+        larder_manifests::Feed::open(manifests, server.clone(), Some(placement), Some(&record))
+            .await
+            .map_err(Failure::of_input)?;
     let serving = if let Some(path) = &args.kubeconfig_out {
         let (listener, address) = listen((Ipv4Addr::LOCALHOST, 0).into()).await?;
         // The listener accepts connections already.
