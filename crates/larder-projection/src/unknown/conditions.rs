@@ -53,7 +53,7 @@ impl Layers {
         in_all.unwrap_or_default()
     }
 
-    /// A layer that counts hides all below it.
+    /// A layer that counts hides all below it, and one that asks again those before it with its question.
     fn given(&self, answers: &BTreeSet<Question>) -> Unknown {
         let mut layers = self.layers.iter();
         let counting = layers.rposition(|(question, _)| answers.contains(question));
@@ -62,7 +62,11 @@ impl Layers {
             None => (self.below.as_ref(), &self.layers[..]),
         };
         let below = below.map(|value| value.given(answers));
-        let value = above.iter().fold(below, |below, (question, value)| {
+        let mut asked = BTreeSet::new();
+        let mut seen: Vec<_> = above.iter().collect();
+        seen.reverse();
+        seen.retain(|(question, _)| asked.insert(question));
+        let value = seen.into_iter().rfold(below, |below, (question, value)| {
             let value = value.given(answers);
             Some(Unknown::layered(below, question.clone(), value))
         });
@@ -123,5 +127,17 @@ mod tests {
         assert_eq!(given(&["a"]), "3 or 2");
         assert_eq!(given(&["b"]), "3");
         assert_eq!(given(&["a", "b"]), "3");
+    }
+
+    #[test]
+    fn a_layer_that_asks_again_hides_those_before_it() {
+        let [one, two] = ["1", "2"].map(|text| Unknown::of_text(text.as_bytes()));
+        let below = Unknown::layered(None, has_key("x", "b"), two.clone());
+        let asked_once = Unknown::layered(Some(below), has_key("x", "a"), one.clone());
+        let below = Unknown::layered(None, has_key("x", "a"), two.clone());
+        let below = Unknown::layered(Some(below), has_key("x", "b"), two);
+        let asked_again = Unknown::layered(Some(below), has_key("x", "a"), one);
+        assert_ne!(asked_again, asked_once);
+        assert_eq!(asked_again.given(&BTreeSet::new()), asked_once);
     }
 }
