@@ -118,8 +118,10 @@ impl Assumptions {
         self.fields.get(path).cloned().flatten()
     }
 
-    /// A file that something in the cluster writes.
-    pub(crate) fn written_later(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
-        self.written_later.then(|| Unknown::of_fact(what))
+    /// The bundle, the key and the chain of a certificate that something in the cluster issues.
+    pub(crate) fn pod_certificate(&self, signer: &str) -> Option<[Unknown; 3]> {
+        let files = ["", " key", " chain"];
+        let unknown = |file| Unknown::of(UnknownSource::pod_certificate(signer, file));
+        self.written_later.then(|| files.map(unknown))
     }
 }

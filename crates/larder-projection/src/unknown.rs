@@ -97,6 +97,8 @@ pub(crate) enum Form {
     /// IP addresses, separated by commas.
     Address,
     Number,
+    /// PEM blocks, as the kubelet encodes them: nothing stands before the first one.
+    Pem,
 }
 
 impl Form {
@@ -107,12 +109,16 @@ impl Form {
 
     /// Whether a part of it may be of the other form.
     fn may_contain(self, other: Self) -> bool {
-        (self, other) != (Self::Number, Self::Address)
+        self.may_be_equal(other)
+            || matches!(
+                (self, other),
+                (Self::Pem, _) | (Self::Address, Self::Number)
+            )
     }
 
     fn may_have(self, byte: u8) -> bool {
         match self {
-            Self::Any => true,
+            Self::Any | Self::Pem => true,
             Self::Address => byte.is_ascii_hexdigit() || b".:,".contains(&byte),
             Self::Number => byte.is_ascii_digit(),
         }
@@ -148,6 +154,14 @@ impl UnknownSource {
         Self {
             detail: detail.into(),
             ..Self::fact(what, Form::Number)
+        }
+    }
+
+    /// A file of the certificate that a signer issues for a pod.
+    pub(crate) fn pod_certificate(signer: &str, file: &str) -> Self {
+        Self {
+            detail: file.into(),
+            ..Self::fact(format!("pod certificate of {signer}"), Form::Pem)
         }
     }
 
@@ -188,6 +202,7 @@ impl UnknownSource {
             Form::Any => true,
             Form::Address => str::from_utf8(text).is_ok_and(|all| all.split(',').all(is_address)),
             Form::Number => !text.is_empty() && text.iter().all(u8::is_ascii_digit),
+            Form::Pem => text.starts_with(b"-----BEGIN "),
         }
     }
 }

@@ -108,6 +108,9 @@ fn of_parts<'u>(one: Vec<Gapped<'u>>, other: Vec<Gapped<'u>>) -> Sameness {
     let Some((one, other)) = cut_both(one, other) else {
         return Sameness::Different;
     };
+    if !may_meet(&one, &other) || !may_meet(&other, &one) {
+        return Sameness::Different;
+    }
     let (one, other) = (Rest::of(&one), Rest::of(&other));
     if one.is_empty() && other.is_empty() {
         return Sameness::Equal;
@@ -132,6 +135,24 @@ fn of_parts<'u>(one: Vec<Gapped<'u>>, other: Vec<Gapped<'u>>) -> Sameness {
     } else {
         Sameness::Different
     }
+}
+
+/// Whether the texts at both ends of `other` may be what is in gaps at those of `one`: what has a form is not empty.
+fn may_meet(one: &[Gapped<'_>], other: &[Gapped<'_>]) -> bool {
+    let may_be = |gap: &Gapped<'_>, text: &Gapped<'_>, end| match (gap, text) {
+        (Gapped::Gap(gap), Gapped::Text(text)) => {
+            let byte = match end {
+                End::First => text.first(),
+                End::Last => text.last(),
+            };
+            byte.is_none_or(|byte| gap.form.may_have(*byte))
+        }
+        _ => true,
+    };
+    let first = one.first().zip(other.first());
+    let last = one.last().zip(other.last());
+    first.is_none_or(|(gap, text)| may_be(gap, text, End::First))
+        && last.is_none_or(|(gap, text)| may_be(gap, text, End::Last))
 }
 
 /// Cuts off what both have at this end, which is the end of the lists; `false` if their texts differ there.
@@ -308,6 +329,28 @@ mod tests {
         let of = |other: &str| Sameness::of(Some(&number), Some(&value(other)));
         assert_eq!(of("1X"), Sameness::Unsure);
         assert_eq!(of("aX"), Sameness::Different);
+        let beside = |one: &Unknown, other: &Unknown, text: &str| {
+            let both = Unknown::joined([Err(one), Err(other)].into_iter());
+            Sameness::of(Some(&both), Some(&value(text)))
+        };
+        for (text, expected) in [("1a1", Sameness::Unsure), ("a", Sameness::Different)] {
+            assert_eq!(beside(&number, &value("X"), text), expected, "{text}");
+            assert_eq!(beside(&value("X"), &number, text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn certificate_is_no_other_text() {
+        let file = |file| Unknown::of(UnknownSource::pod_certificate("example.com/a", file));
+        let of = |other: &Unknown| Sameness::of(Some(&file("")), Some(other));
+        assert_eq!(of(&file("")), Sameness::Equal);
+        assert_eq!(of(&file(" key")), Sameness::Unsure);
+        assert_eq!(of(&value("10.0.0.1")), Sameness::Different);
+        assert_eq!(
+            of(&Unknown::of_text(b"-----BEGIN CERTIFICATE-----")),
+            Sameness::Unsure
+        );
+        assert_eq!(of(&value("X")), Sameness::Unsure);
     }
 
     proptest! {

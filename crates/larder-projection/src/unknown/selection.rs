@@ -23,7 +23,7 @@ impl ElementPart<'_> {
 
     /// Whether it may have a slash in it.
     fn may_have_slash(&self) -> bool {
-        matches!(self, Self::Gap(gap) if gap.form == Form::Any)
+        matches!(self, Self::Gap(gap) if matches!(gap.form, Form::Any | Form::Pem))
     }
 }
 

@@ -93,14 +93,14 @@ impl<'a> Collector<'a> {
         };
         let issued = self.inputs.pod_certificates.get(&key);
         let issued = held(issued, "credential bundle is not issued yet");
-        let what = format!("pod certificate of {}", source.signer_name);
-        let [bundle, key, chain] = match (issued, self.inputs.assumptions.written_later(what)) {
+        let unknown = self.inputs.assumptions.pod_certificate(&source.signer_name);
+        let [bundle, key, chain] = match (issued, unknown) {
             (Ok(issued), _) => [
                 Value::Secret(issued.bundle()),
                 Value::Borrowed(&issued.private_key_pem),
                 owned(issued.chain().into_bytes()),
             ],
-            (Err(_), Some(unknown)) => [(); 3].map(|()| unknown.clone().into()),
+            (Err(_), Some(unknown)) => unknown.map(Value::from),
             (Err(error), None) => return Err(SourceError::PodCertificate(error)),
         };
         let files = [
