@@ -14,6 +14,7 @@ use super::{
     edits::{Edits, edits},
     mounts::{is_same_mount, mounted_part},
     outcome::{DiffPart, Selected, permissions},
+    sub_paths::is_below,
 };
 use crate::rendered::{ContainerContent, MountedFile, PathTerm, ShownMount};
 
@@ -215,17 +216,28 @@ impl<'s, 'r> BothSides<'s, 'r> {
     }
 
     /// What is not made of the same in volumes of which a part is mounted that is not known on a side.
-    pub(super) fn unknown_parts<'p>(&self, may_be_live: bool) -> Vec<DiffPart<'p, 'r>> {
+    pub(super) fn unknown_parts<'p>(
+        &self,
+        may_be_live: impl Fn([&PathTerm<'r>; 2]) -> bool,
+    ) -> Vec<DiffPart<'p, 'r>> {
+        let may_be_live = &may_be_live;
         let roots = [self.from, self.to].into_iter();
         let roots: BTreeSet<_> = roots.flat_map(ContainerContent::unknown_parts).collect();
         let both = roots.into_iter().filter_map(|root| {
             let (from, to) = (self.from.volume_at(root)?, self.to.volume_at(root)?);
             let paths: BTreeSet<_> = from.paths().chain(to.paths()).collect();
-            let parts = paths.into_iter().map(move |path| Selected {
-                file: [from, to].map(|side| side.look_up(&path)),
-                mounted: [from, to].map(|side| mounted_part(side.mount)),
-                path,
-                may_be_live,
+            let mut others = self.to.mounts.iter();
+            let has_mount_below = others.any(|mount| is_below(&mount.mount_path, root));
+            let parts = paths.into_iter().map(move |path| {
+                let file = [from, to].map(|side| side.look_up(&path));
+                let may_be_live = may_be_live(file.each_ref());
+                Selected {
+                    mounted: [from, to].map(|side| mounted_part(side.mount)),
+                    path,
+                    file,
+                    may_be_live,
+                    is_replaced: may_be_live && !has_mount_below,
+                }
             });
             Some(parts.filter(|part| !is_same_path(&part.file[0], &part.file[1])))
         });

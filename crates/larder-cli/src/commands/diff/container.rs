@@ -147,15 +147,20 @@ impl<'r> FileEffects<'_, 'r> {
     }
 
     fn of(&self, path: &str, sides: &(PathTerm<'r>, PathTerm<'r>)) -> Effect {
-        let mut files = sides.0.files().chain(sides.1.files());
+        file_effect(self.sub_path(path, sides), self.stays([&sides.0, &sides.1]))
+    }
+
+    /// Whether a running container keeps the file, however it is mounted.
+    fn stays(&self, sides: [&PathTerm<'r>; 2]) -> bool {
+        let mut files = sides.into_iter().flat_map(PathTerm::files);
         let is_of_template = |origin: &Origin<'_>| {
             self.has_other_template && matches!(origin, Origin::Field(_) | Origin::Resource { .. })
         };
-        let stays = files.any(|file| {
+        let is_kept = files.any(|file| {
             let origin = file.origin.as_deref();
             origin.is_some_and(|one| is_of_template(one) || (self.pinned)(one).is_some())
         });
-        file_effect(self.sub_path(path, sides), stays || !self.keeps_running)
+        is_kept || !self.keeps_running
     }
 }
 
@@ -187,7 +192,7 @@ impl<'p, 'r> Differences<'p, 'r> {
             let part = found.add(mount_part(edit));
             found.mounts.push((part, path, *edit));
         }
-        let may_be_live = effects.asks && effects.keeps_running;
+        let may_be_live = |sides: [&PathTerm<'r>; 2]| effects.asks && !effects.stays(sides);
         found.parts.extend(sides.unknown_parts(may_be_live));
         found
     }

@@ -89,7 +89,8 @@ impl SubPathDiff {
     }
 }
 
-fn is_below(path: &str, outer: &str) -> bool {
+/// Whether a path is in the directory `outer`.
+pub(super) fn is_below(path: &str, outer: &str) -> bool {
     path.strip_prefix(outer.trim_end_matches('/'))
         .is_some_and(|below| below.trim_end_matches('/').starts_with('/'))
 }

@@ -118,6 +118,28 @@ fn what_differs_in_a_volume_counts_where_its_mounted_part_may_show_it() {
 }
 
 #[test]
+fn file_that_both_sides_have_is_replaced_whatever_part_is_mounted() {
+    let side = |data: &str, rest: &str| {
+        let mounts = "{name: v, mountPath: /whole}, {name: v, mountPath: /part, subPathExpr: $(X)}";
+        let pod = pod(
+            &format!("envFrom: [{{secretRef: {{name: outside}}}}], volumeMounts: [{mounts}{rest}]"),
+            "volumes: [{name: v, configMap: {name: c}}]",
+        );
+        let asks = "{name: p, annotations: {larder.dev/subpath-updates: 'true'}";
+        pod.replace("{name: p", asks) + &map("c", data)
+    };
+    for (data, rest, verdict) in [
+        ("{ab: '2'}", "", "live"),
+        // A mount of a file that comes, and one that holds another one, stay as they are.
+        ("{ab: '1', b: '2'}", "", "unknown"),
+        ("{ab: '2'}", ", {name: v, mountPath: /part/x}", "unknown"),
+    ] {
+        let found = container(&side("{ab: '1'}", rest), &side(data, rest));
+        assert_eq!(found["verdict"], verdict, "{data} {rest}: {found:#}");
+    }
+}
+
+#[test]
 fn what_makes_one_variable_the_same_makes_another_one_different() {
     let side = |a: &str, b: &str| {
         let of_key = |name: &str, key: &str| {

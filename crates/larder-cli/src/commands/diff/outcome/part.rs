@@ -39,6 +39,9 @@ pub(in crate::commands::diff) struct Selected<'r> {
     pub(in crate::commands::diff) file: [PathTerm<'r>; 2],
     /// Whether a running container may see that it differs.
     pub(in crate::commands::diff) may_be_live: bool,
+    /// Whether it does, wherever both sides have the file: a mount of the file is replaced by one of a file, and a mount of
+    /// a directory that has it by one of a directory.
+    pub(in crate::commands::diff) is_replaced: bool,
 }
 
 impl Selected<'_> {
@@ -53,7 +56,12 @@ impl Selected<'_> {
             return SettledPart::new(Sameness::Equal, Effect::Restart);
         }
         let [from, to] = self.file.each_ref().map(|side| side.settled(is_true));
-        let mut part = same_file(from, to, Effect::Restart);
+        let effect = if self.is_replaced && from.is_some() && to.is_some() {
+            Effect::Live
+        } else {
+            Effect::Restart
+        };
+        let mut part = same_file(from, to, effect);
         let is_known = |side: &Unknown| side.sources().next().is_none();
         let is_certain = mounted.iter().flatten().any(is_known) && !self.may_be_live;
         if part.sameness == Sameness::Different && !is_certain {
