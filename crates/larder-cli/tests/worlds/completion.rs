@@ -556,12 +556,16 @@ impl<'w> Completion<'w> {
         unique.map(|(place, (own, _))| (place, &**own))
     }
 
-    /// This completion, with another value at this place; `None` if there can be no other.
+    /// This completion, with another value at this place, and at those that are as it is: what was made equal stays equal.
+    /// `None` if there can be no other.
     pub(super) fn with(&self, place: usize, value: &str) -> Option<Self> {
         let is_other = *self.values[place] != *value && self.alphabet.slots[place].takes(value);
         is_other.then(|| {
-            let mut changed = self.clone();
-            changed.values[place] = value.into();
+            let (mut changed, own) = (self.clone(), &self.values[place]);
+            let slots = self.alphabet.slots.iter().zip(&mut changed.values);
+            for (_, other) in slots.filter(|(slot, other)| *other == own && slot.takes(value)) {
+                *other = value.into();
+            }
             changed
         })
     }
