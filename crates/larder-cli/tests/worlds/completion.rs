@@ -10,6 +10,7 @@ use std::{
     rc::Rc,
 };
 
+use larder_objects::validation::is_config_map_key;
 use serde_json::Value;
 
 use super::{
@@ -213,15 +214,17 @@ impl Alphabet {
         names.extend(keys.flat_map(|key| [key.to_owned(), format!("P_{key}")]));
         // Where a prefix is added, a key with it may be what makes both sides equal.
         names.extend(["P_X", "P_URL"].map(str::to_owned));
-        names.retain(|name| {
-            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-            !name.is_empty() && name.bytes().all(is_part)
-        });
         for listing in world.from.objects.iter().chain(&world.to.objects) {
             if let Listing::Data(data) | Listing::Immutable(data) = listing {
                 texts.extend(data.values().cloned());
             }
         }
+        // A value may select the part of a volume that is mounted: a key, or nothing.
+        let mut sides = [&world.from, &world.to].into_iter();
+        if sides.any(|side| side.pod.to_string().contains("subPathExpr")) {
+            names.extend(texts.iter().cloned());
+        }
+        names.retain(|name| is_config_map_key(name));
         texts.extend(["", "/", OUTSIDE, "1", "2", "d", "10.0.0.1", "default"].map(str::to_owned));
         let paths = paths_of(world);
         texts.extend(paths.iter().cloned());
