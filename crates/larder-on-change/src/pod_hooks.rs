@@ -126,11 +126,12 @@ impl PodHook {
     }
 }
 
-/// An annotation with an error. Its hooks are missing, or are the last valid ones.
+/// An annotation with an error: its hooks are missing, or are the last valid ones. Or `onChange` of the configuration, where
+/// a hook names a pod and what this pod lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{annotation}: {error}")]
 pub struct InvalidAnnotation {
-    /// Its key.
+    /// Its key, or `onChange`.
     pub annotation: SmolStr,
     /// The field, and the problem.
     pub error: HookError,
@@ -141,7 +142,7 @@ pub struct InvalidAnnotation {
 pub struct PodHooks {
     /// The hooks.
     pub hooks: Box<[PodHook]>,
-    /// The annotations with errors.
+    /// The annotations with errors, and hooks of the configuration that name what the pod lacks.
     pub errors: Box<[InvalidAnnotation]>,
     /// Containers whose variables hooks may select (rule F9); none if no hook selects variables.
     targets: Box<[SmolStr]>,
@@ -265,8 +266,13 @@ impl HookSources<'_> {
             .enumerate()
             .map(|(index, found)| (Place::Program(index), found));
         for (place, found) in configured.chain(program) {
-            if found.pods.selects(pod) {
-                add(&place, Arc::clone(&found.hook));
+            if !found.pods.selects(pod) {
+                continue;
+            }
+            add(&place, Arc::clone(&found.hook));
+            if let (Place::Configuration, Err(error)) = (&place, found.check(pod, &outline)) {
+                let annotation = SmolStr::new_static("onChange");
+                errors.push(InvalidAnnotation { annotation, error });
             }
         }
         if hooks.is_empty() && errors.is_empty() {

@@ -29,6 +29,11 @@ impl Paths {
         self.patterns.is_empty() || self.set.is_match(path)
     }
 
+    /// Whether one of the patterns is this text.
+    pub(crate) fn has_text(&self, path: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern == path)
+    }
+
     /// Whether a pattern other than a catch-all matches the path.
     pub(super) fn names(&self, path: &str) -> bool {
         let named = |index: usize| !matches!(self.patterns[index].as_str(), "*" | "**" | "**/*");

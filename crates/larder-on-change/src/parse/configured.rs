@@ -12,10 +12,13 @@ use super::{
     AllowedActions, HookOrigin,
     error::HookError,
     long,
-    place::{FieldPlace, ParseContext},
+    place::{FieldPlace, ParseContext, check_container},
     written::HookFields,
 };
-use crate::hook::{Definition, Hook, Paths};
+use crate::{
+    hook::{Definition, Hook, Paths},
+    outline::PodOutline,
+};
 
 /// A hook for the pods that it selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,11 +42,7 @@ impl PodSelector {
     /// Whether the pod is selected.
     pub fn selects(&self, pod: &ObjectMeta) -> bool {
         match self {
-            Self::Names(globs) => {
-                let text = |field: &Option<String>| field.clone().unwrap_or_default();
-                let (namespace, name) = (text(&pod.namespace), text(&pod.name));
-                globs.contains(&format!("{namespace}/{name}"))
-            }
+            Self::Names(globs) => globs.contains(&name_of(pod)),
             Self::Labels(labels) => {
                 let found = pod.labels.as_ref();
                 labels
@@ -52,6 +51,41 @@ impl PodSelector {
             }
         }
     }
+}
+
+impl ConfiguredHook {
+    /// Checks that a pod has what the hook names, if its `pods` name the pod as well: one that only matches a pattern, or
+    /// has the labels, may lack it.
+    pub(crate) fn check(&self, pod: &ObjectMeta, outline: &PodOutline) -> Result<(), HookError> {
+        let PodSelector::Names(globs) = &self.pods else {
+            return Ok(());
+        };
+        if !globs.has_text(&name_of(pod)) {
+            return Ok(());
+        }
+        let context = ParseContext {
+            origin: HookOrigin::Configuration,
+            outline: Some(outline),
+            before: 0,
+        };
+        let place = FieldPlace {
+            path: FieldPath::root().child(&self.hook.name),
+            context,
+        };
+        for volume in self.hook.volumes.iter().flatten() {
+            place.child("volumes").check_volume(volume)?;
+        }
+        self.hook.container.iter().try_for_each(|name| {
+            check_container(name, outline)
+                .map_err(|problem| place.child("container").error(problem))
+        })
+    }
+}
+
+/// `NAMESPACE/NAME`
+fn name_of(pod: &ObjectMeta) -> String {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    format!("{}/{}", text(&pod.namespace), text(&pod.name))
 }
 
 /// Digits of the digest in the name of a hook without one.
@@ -160,6 +194,7 @@ pub fn allowed_actions(words: &[String]) -> Result<AllowedActions, &'static str>
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
 
     use super::*;
@@ -171,6 +206,33 @@ mod tests {
     fn pod(namespace: &str, name: &str) -> ObjectMeta {
         let metadata = json!({"namespace": namespace, "name": name, "labels": {"app": "web"}});
         serde_json::from_value(metadata).unwrap()
+    }
+
+    #[test]
+    fn hook_that_names_a_pod_names_what_that_pod_has() {
+        let of_pod = json!({
+            "metadata": {"namespace": "web", "name": "nginx"},
+            "spec": {
+                "containers": [{"name": "c"}],
+                "volumes": [{"name": "conf", "configMap": {"name": "m"}}],
+            },
+        });
+        let of_pod: Pod = serde_json::from_value(of_pod).unwrap();
+        let outline = PodOutline::of(&of_pod);
+        let checked = |pods: &str, volume: &str, container: &str| {
+            let hook = json!({"name": "a", "signal": "SIGHUP", "pods": [pods], "volumes": [volume], "container": container});
+            let mut list = HookList::default();
+            list.add(written(&hook)).unwrap();
+            let found = list.into_hooks()[0].check(&of_pod.metadata, &outline);
+            found.map_err(|error| error.to_string())
+        };
+        assert_eq!(checked("web/nginx", "conf", "c"), Ok(()));
+        let volume = r#"a.volumes: no volume "cnof"; there are conf"#;
+        assert_eq!(checked("web/nginx", "cnof", "c"), Err(volume.to_owned()));
+        let container = r#"a.container: no container "x""#;
+        assert_eq!(checked("web/nginx", "conf", "x"), Err(container.to_owned()));
+        // Other pods that match may have it.
+        assert_eq!(checked("web/*", "cnof", "x"), Ok(()));
     }
 
     #[test]
