@@ -214,6 +214,7 @@ fn kubeconfig_that_cannot_be_used_is_named_as_run_names_it() {
         ),
     ]);
     let check = |args: &str| desk.run(&format!("run --check --root-dir root --node-name n {args}"));
+    assert_eq!(check("--kubeconfig /dev/null").code, 0);
     let run = check("--kubeconfig good");
     assert_eq!((run.code, &*run.stderr), (0, "larder: no problem found\n"));
     for (args, words) in [

@@ -1,6 +1,10 @@
 //! Where the pods of an agent come from: an API server, or one in this process that manifests fill.
 
-use std::{path::PathBuf, pin::pin, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
+};
 
 use kube::Client;
 use larder_agent::{checkpoint::ClusterId, config::Config};
@@ -84,9 +88,11 @@ fn source(args: &RunArgs, config: &Config) -> ClusterSource {
 }
 
 /// Reads a kubeconfig that is named, and its credentials, as [`origin`] does. Sends nothing to the API server. Without one,
-/// the pod is known in which the agent will run.
+/// the pod is known in which the agent will run. `/dev/null` stands for none: where credentials cannot be read, as in a
+/// reload under systemd, the configuration is checked alone.
 pub(super) async fn check(args: &RunArgs, config: &Config) -> Result<(), Failure> {
-    if args.kubeconfig.is_none() && config.kubeconfig.is_none() {
+    let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
+    if kubeconfig.is_none_or(|path| path == Path::new("/dev/null")) {
         return Ok(());
     }
     let mut registry = Registry::default();
