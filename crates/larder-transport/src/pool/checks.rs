@@ -155,8 +155,8 @@ mod tests {
         for (age, unauthorized, expected) in [
             // Due, and still valid.
             (180, false, None),
-            (210, false, Some(35)),
-            (10, true, Some(35)),
+            (210, false, Some(25)),
+            (10, true, Some(25)),
         ] {
             let mut checks = checks_of_plugin().await;
             let now = checks.checked_at + Duration::from_secs(age);
