@@ -95,11 +95,10 @@ fn of_static_pods(config: &Config) -> Vec<String> {
     problems.chain(annotations).collect()
 }
 
-/// Reads the manifests at `path` as an agent with this root directory would at its start.
+/// Reads the manifests at `path` as an agent with this record of what was accepted would at its start.
 #[cfg(feature = "manifests")]
-fn read(path: &Path, root: Option<&Path>) -> io::Result<(Vec<Document>, Vec<String>)> {
-    let record = root.map(|root| root.join(RootDir::ACCEPTED));
-    let checked = larder_manifests::check(path, record.as_deref())?;
+fn read(path: &Path, record: Option<&Path>) -> io::Result<(Vec<Document>, Vec<String>)> {
+    let checked = larder_manifests::check(path, record)?;
     Ok((checked.documents, checked.problems))
 }
 
@@ -110,7 +109,8 @@ fn read(_: &Path, _: Option<&Path>) -> io::Result<(Vec<Document>, Vec<String>)> 
 
 /// The problems of the manifests at `path`, each with its place.
 fn of_manifests(path: &Path, root: Option<&Path>, allowed: AllowedActions) -> Vec<String> {
-    let (documents, problems) = match read(path, root) {
+    let record = root.map(|root| root.join(RootDir::ACCEPTED));
+    let (documents, problems) = match read(path, record.as_deref()) {
         Ok(read) => read,
         Err(error) => {
             let path = escaped(&path.to_string_lossy()).into_owned();
