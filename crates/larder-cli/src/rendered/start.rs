@@ -86,16 +86,17 @@ impl RenderedPod<'_> {
                 }
             }
         }
-        let of_values = values.iter().flat_map(|value| value.conditions());
-        let implied = start.needs.iter().flat_map(Question::implied);
-        start.implied = implied.chain(of_values).collect();
-        let values = values.iter().map(|value| value.given(&start.implied));
-        // Facts are parts of paths, so one that is there meets this.
-        let may_fail = |value: &Unknown| {
+        let of_needs: BTreeSet<_> = start.needs.iter().flat_map(Question::implied).collect();
+        // Facts are parts of paths, so one that is there whatever the values need meets this.
+        values.retain(|value| {
+            let value = value.given(&of_needs);
             let mut sources = value.sources();
             value.may_be_absent() || sources.any(|source| source.object.is_some())
-        };
-        start.values = values.filter(may_fail).collect();
+        });
+        let of_values = values.iter().flat_map(|value| value.conditions());
+        start.implied = of_needs.iter().cloned().chain(of_values).collect();
+        let values = values.iter().map(|value| value.given(&start.implied));
+        start.values = values.collect();
         start
     }
 
