@@ -209,7 +209,7 @@ fn reason(body: &[u8]) -> String {
     )
 }
 
-/// For a user who is not root and did not ask the agent of the service: that it answers only root.
+/// A hint for an ordinary user whose command did not address the service's agent: that agent answers only root.
 fn of_service() -> &'static str {
     if !rustix::process::geteuid().is_root() && Path::new(SERVICE).exists() {
         "; the agent of the service, in /run/larder, answers root only"

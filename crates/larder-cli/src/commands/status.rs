@@ -100,7 +100,7 @@ fn wait(
     args: &StatusArgs,
     ask_within: impl Fn(Duration) -> anyhow::Result<AgentStatus>,
 ) -> anyhow::Result<(AgentStatus, bool)> {
-    // The time for it does not depend on who reads what it says.
+    // A reader that stops must not extend the timeout.
     larder_console::hold(Format::Text);
     larder_console::begin();
     let deadline = Instant::now() + args.timeout;

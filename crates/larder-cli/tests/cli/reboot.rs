@@ -397,18 +397,20 @@ fn checkout_is_pulled_by_a_timer() {
     for (path, text) in &recipe.files {
         machine.add(path, text);
     }
-    let git = "git -C /var/work -c user.name=n -c user.email=e";
-    machine.run("git init -qb main /var/work");
-    machine.add("/var/work/login.yaml", LOGIN);
-    machine.run(&format!("cd /var/work; git add . && {git} commit -qm one"));
-    let clone = recipe.commands[0].replace("/srv/manifests.git", "/var/work");
+    let git = "git -C /var/upstream -c user.name=n -c user.email=e";
+    machine.run("git init -qb main /var/upstream");
+    machine.add("/var/upstream/login.yaml", LOGIN);
+    machine.run(&format!(
+        "cd /var/upstream; git add . && {git} commit -qm one"
+    ));
+    let clone = recipe.commands[0].replace("/srv/manifests.git", "/var/upstream");
     machine.run(&clone);
     machine.run(&recipe.commands[1]);
     machine.until_runs("larder status --wait default/web --timeout 1s");
     let timed = "systemctl show larder-manifests.timer --property=NextElapseUSecMonotonic | grep -v infinity";
     machine.run(timed);
     machine.run(&format!(
-        "sed -i s/one/two/ /var/work/login.yaml; {git} commit -qam two"
+        "sed -i s/one/two/ /var/upstream/login.yaml; {git} commit -qam two"
     ));
     // As the timer does.
     machine.run("systemctl start larder-manifests");

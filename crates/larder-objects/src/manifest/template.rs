@@ -1,9 +1,9 @@
 //! The template of a workload's pods as its controller compares it: two that are equal here make equal pods. And what else
 //! of a workload is compared: the fields that cannot change.
 //!
-//! What is compared is what the API server stores (kubernetes v1.36, `EqualIgnoreHash` in
-//! `pkg/controller/deployment/util/deployment_util.go`): a field that holds its zero is absent, unless the API tells the
-//! two apart; an empty list or map is absent; defaults are filled in; a quantity has one form.
+//! The form is what the API server stores (kubernetes v1.36, `EqualIgnoreHash` in
+//! `pkg/controller/deployment/util/deployment_util.go`). Zero values count as absent, except in `OPTIONAL` fields, and so
+//! do empty lists and maps. Defaults are filled in, and each quantity has one form.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const TEXTS: [&str; 6] = [
     "volumeAttributes",
 ];
 
-/// Fields in which the API tells a zero from an absent field: pointers in `staging/src/k8s.io/api/core/v1/types.go`.
+/// Fields whose zero value differs from an absent field: pointers in `staging/src/k8s.io/api/core/v1/types.go`.
 const OPTIONAL: [&str; 47] = [
     "activeDeadlineSeconds",
     "allowPrivilegeEscalation",

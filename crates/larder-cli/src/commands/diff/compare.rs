@@ -157,7 +157,7 @@ pub(super) struct PodDiff<'r> {
     pub(super) containers: Vec<ContainerDiff<'r>>,
     /// The hooks that run because of the differences.
     pub(super) hooks: Vec<FiredHook>,
-    /// Who replaces it, where a container needs that; `None` if it is not on both sides.
+    /// What replaces the pod if a container needs it; `None` unless both sides have the pod.
     pub(super) replaced_by: Option<ReplacedBy>,
 }
 

@@ -59,7 +59,7 @@ impl ReplacedBy {
         }
     }
 
-    /// Whether somebody has to act, perhaps.
+    /// Whether a person may have to act.
     pub(super) fn needs_somebody(&self) -> bool {
         self.rolls_out() != Some(true)
     }
@@ -164,7 +164,7 @@ const EXCLUDED: [(&str, Kind); 2] = [
     ("secrets.exclude.reloader.stakater.com/reload", Kind::Secret),
 ];
 
-/// Who replaces the pods of `to` where that is needed.
+/// What replaces the pods of `to` when a container needs a new pod.
 pub(super) fn replaced_by(
     from: &RenderedPod<'_>,
     to: &RenderedPod<'_>,
