@@ -44,14 +44,22 @@ impl Start {
         &'s self,
         other: &'s Self,
     ) -> impl Iterator<Item = &'s Unknown> {
-        let is_other = |value: &&Unknown| !other.values.contains(&value.given(&other.implied));
-        self.values.iter().filter(is_other)
+        self.values.iter().filter(|value| {
+            let value = value.given(&other.implied);
+            may_be_no_path(&value) && !other.values.contains(&value)
+        })
     }
 
     /// Whether it needs something that the other does not need.
     pub(crate) fn needs_more_than(&self, other: &Self) -> bool {
         self.needs_beyond(other).next().is_some() || self.values_beyond(other).next().is_some()
     }
+}
+
+/// Whether a value may be absent, or no part of a path: all facts are, if they are there.
+fn may_be_no_path(value: &Unknown) -> bool {
+    let mut sources = value.sources();
+    value.may_be_absent() || sources.any(|source| source.object.is_some())
 }
 
 impl RenderedPod<'_> {
@@ -87,16 +95,15 @@ impl RenderedPod<'_> {
             }
         }
         let of_needs: BTreeSet<_> = start.needs.iter().flat_map(Question::implied).collect();
-        // Facts are parts of paths, so one that is there whatever the values need meets this.
-        values.retain(|value| {
-            let value = value.given(&of_needs);
-            let mut sources = value.sources();
-            value.may_be_absent() || sources.any(|source| source.object.is_some())
-        });
+        values.retain(|value| may_be_no_path(&value.given(&of_needs)));
         let of_values = values.iter().flat_map(|value| value.conditions());
         start.implied = of_needs.iter().cloned().chain(of_values).collect();
+        // That a fact is there is all that a value of facts needs.
+        let facts = start.implied.iter();
+        let facts = facts.filter(|question| matches!(question, Question::Fact(_)));
+        start.needs.extend(facts.cloned());
         let values = values.iter().map(|value| value.given(&start.implied));
-        start.values = values.collect();
+        start.values = values.filter(may_be_no_path).collect();
         start
     }
 

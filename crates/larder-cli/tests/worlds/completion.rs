@@ -153,14 +153,14 @@ impl Slot {
         }
     }
 
-    /// A value that nothing else has.
+    /// A value that nothing else has, nor a part of it.
     fn unique(&self, number: usize) -> String {
         match self {
-            Self::Key(..) => format!("v{number}"),
+            Self::Key(..) => format!("v{number:03}"),
             Self::Fact(fact) => match fact.form() {
-                TextForm::Any => format!("f{number}"),
-                TextForm::Address => format!("10.9.9.{number}"),
-                TextForm::Number => format!("70{number}"),
+                TextForm::Any => format!("f{number:03}"),
+                TextForm::Address => format!("10.9.{}.{}", number / 100, number % 100 + 100),
+                TextForm::Number => format!("70{number:03}"),
             },
         }
     }
@@ -240,10 +240,10 @@ impl Alphabet {
             paths,
         };
         let mut slots: BTreeSet<_> = FACTS.map(Slot::Fact).into();
-        for side in [&world.from, &world.to] {
+        for (side, other) in [(&world.from, &world.to), (&world.to, &world.from)] {
             stated_keys(&side.pod, &mut all.stated);
             all.stated.extend(referenced_keys(&side.pod));
-            all.directories.extend(directories(&side.pod));
+            all.directories.extend(directories(side, other));
             for (object, listing) in side.objects.iter().enumerate() {
                 slots.extend(all.add(object, listing));
             }
@@ -397,14 +397,17 @@ fn is_path(field: &str) -> bool {
 }
 
 /// The directories of the volumes that have all keys of an object, each with the name of the object.
-fn directories(pod: &Value) -> Vec<(String, String)> {
+fn directories(own: &Side, other: &Side) -> Vec<(String, String)> {
+    let pod = &own.pod;
     let volumes = pod["volumes"].as_array().into_iter().flatten();
     let found = volumes.flat_map(|volume| {
         let containers = pod["containers"].as_array().into_iter().flatten();
         let mounts =
             containers.flat_map(|one| one["volumeMounts"].as_array().into_iter().flatten());
         let mounts = mounts.filter(|mount| mount["name"] == volume["name"]);
+        let empty = empty_items(volume, own, other);
         let paths = mounts.chain([volume]).flat_map(stated_paths);
+        let paths = paths.filter(|(_, path)| !empty.contains(path));
         let directories = paths.filter_map(|(_, path)| Some(path.split_once('/')?.0.to_owned()));
         let directories: BTreeSet<_> = directories.collect();
         let sources = volume["projected"]["sources"].as_array();
@@ -419,6 +422,33 @@ fn directories(pod: &Value) -> Vec<(String, String)> {
         pairs.collect::<Vec<_>>()
     });
     found.collect()
+}
+
+/// The paths of a volume at which no completion has a file: the object that would fill it lacks the key, or is missing.
+fn empty_items(volume: &Value, own: &Side, other: &Side) -> BTreeSet<String> {
+    let sources = volume["projected"]["sources"].as_array();
+    let sources = sources.into_iter().flatten().chain([volume]);
+    let objects = sources.flat_map(|source| [&source["configMap"], &source["secret"]]);
+    let items = objects.flat_map(|object| {
+        let name = object["name"].as_str().or(object["secretName"].as_str());
+        let place = OBJECTS.iter().position(|(_, own)| Some(*own) == name);
+        let items = object["items"].as_array().into_iter().flatten();
+        let empty = items.filter(move |item| {
+            let key = item["key"].as_str().unwrap_or_default();
+            place.is_some_and(|place| !may_have(key, &own.objects[place], &other.objects[place]))
+        });
+        empty.filter_map(|item| Some(item["path"].as_str()?.to_owned()))
+    });
+    items.collect()
+}
+
+/// Whether an object has the key in a completion, by what the documents of its side and of the other one say.
+fn may_have(key: &str, own: &Listing, other: &Listing) -> bool {
+    match keys_of(own) {
+        Keys::Data => own.data().is_some_and(|data| data.contains_key(key)),
+        Keys::Exactly(keys) => keys.iter().any(|(name, _)| *name == key),
+        Keys::Any(_) => *own != Listing::Outside || *other == Listing::Outside,
+    }
 }
 
 /// The keys of objects of `envFrom` to which a container refers as variables, each with the name of its object.
@@ -675,6 +705,18 @@ impl<'w> Completion<'w> {
         }
         self.missing.remove(&Fact::Bundle);
         self
+    }
+
+    /// Whether a key has the name of a Service's variable, and what that is.
+    pub(super) fn repeats_service(&self) -> bool {
+        let services = [Fact::ApiServer, Fact::OtherService, Fact::Address];
+        let services = services.map(|fact| &self.values[self.alphabet.place_of_fact(fact)]);
+        let slots = self.alphabet.slots.iter().zip(&self.values);
+        let mut keys = slots.filter_map(|(slot, value)| match slot {
+            Slot::Key(_, key) => Some((key, value)),
+            Slot::Fact(_) => None,
+        });
+        keys.any(|(key, value)| key.contains("_SERVICE_") && services.contains(&value))
     }
 
     /// The choices that the texts name.

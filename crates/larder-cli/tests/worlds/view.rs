@@ -599,16 +599,23 @@ impl<'p> BothSides<'p> {
                 continue;
             }
             let mut files = sides.into_iter().flatten();
-            // A template changes no pod that runs.
-            let is_made = self.to.side.kind != WorkloadKind::Pod;
-            let needs_start = files
-                .any(|file| file.is_token || self.is_pinned(file) || (is_made && file.is_of_pod));
+            let needs_start = files.any(|file| {
+                let is_of_template = file.is_of_pod && self.has_other_template();
+                file.is_token || self.is_pinned(file) || is_of_template
+            });
             if needs_start || self.stays(path, sides, after) {
                 return Outcome::Restart;
             }
             outcome = Outcome::Live;
         }
         outcome
+    }
+
+    /// Whether another template is the only difference of a pod: it changes none that runs.
+    fn has_other_template(&self) -> bool {
+        let template = |pod: &RunningPod<'_>| (pod.side.metadata.clone(), pod.side.pod.clone());
+        let is_made = self.to.side.kind != WorkloadKind::Pod;
+        is_made && self.from.map(template) != Some(template(self.to))
     }
 
     /// Whether running containers keep what they see of the file's object.
