@@ -116,6 +116,10 @@ impl Form {
             )
     }
 
+    fn is_of_few_bytes(self) -> bool {
+        matches!(self, Self::Address | Self::Number)
+    }
+
     fn may_have(self, byte: u8) -> bool {
         match self {
             Self::Any | Self::Pem => true,

@@ -12,7 +12,7 @@ pub(super) fn with_one_less<'w>(
     completion: &Completion<'w>,
     draw: &mut Draw,
 ) -> Option<Completion<'w>> {
-    with_equal_value(before, after, completion).or_else(|| {
+    with_equal_value(before, after, completion, draw).or_else(|| {
         let mut changed = with_other_keys(before, after, completion);
         (!changed.is_empty()).then(|| changed.swap_remove(draw.index(changed.len())))
     })
@@ -64,6 +64,7 @@ fn with_equal_value<'w>(
     before: &Seen<'_>,
     after: &Seen<'_>,
     completion: &Completion<'w>,
+    draw: &mut Draw,
 ) -> Option<Completion<'w>> {
     let pairs = pairs(before, after);
     let both = || pairs.iter().flat_map(|(from, to)| [(from, to), (to, from)]);
@@ -79,12 +80,10 @@ fn with_equal_value<'w>(
     });
     filled.or_else(|| {
         let several = both().map(|(one, _)| inside(one));
-        let mut several = several.filter(|values| values.len() > 1);
-        several.find_map(|values| {
-            values
-                .into_iter()
-                .find_map(|(place, _)| completion.with(place, ""))
-        })
+        let several = several.filter(|values| values.len() > 1).flatten();
+        let emptied = several.filter_map(|(place, _)| completion.with(place, ""));
+        let mut emptied: Vec<_> = emptied.collect();
+        (!emptied.is_empty()).then(|| emptied.swap_remove(draw.index(emptied.len())))
     })
 }
 

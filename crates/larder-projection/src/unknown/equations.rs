@@ -1,11 +1,12 @@
 //! Whether several pairs of values may be equal at once.
 //!
 //! Each pair is an equation over the gaps of its values. One in which a gap stands alone says what that gap is, which is
-//! put in its place in the others, until one is contradicted or nothing more follows. So an answer of `false` is certain.
+//! put in its place in the others, until one is contradicted or nothing more follows. What a number is made of has digits
+//! alone, and an address likewise, so other texts contradict that as well. An answer of `false` is certain.
 
 use std::collections::BTreeMap;
 
-use super::{Joiner, Sameness, Unknown, UnknownSource, ValuePart, sameness::forced};
+use super::{Form, Joiner, Sameness, Unknown, UnknownSource, ValuePart, sameness::forced};
 
 /// Most passes over all pairs. Beyond it, nothing is certain.
 const MAX_PASSES: usize = 4;
@@ -30,7 +31,7 @@ pub fn may_all_be_equal<'u>(pairs: impl Iterator<Item = [&'u Unknown; 2]>) -> bo
             }
         }
         if left.is_empty() || equations.gaps.len() == known {
-            break;
+            return left.is_empty() || equations.may_have_all_bytes(&left);
         }
         open = left;
     }
@@ -69,6 +70,32 @@ impl Equations {
             }
             None => Follows::Nothing,
         }
+    }
+
+    /// Whether no side has a text with bytes that the other one, which is of parts of numbers and addresses, never has.
+    fn may_have_all_bytes(&self, pairs: &[[&Unknown; 2]]) -> bool {
+        let formed = self
+            .gaps
+            .iter()
+            .filter(|(gap, _)| gap.form.is_of_few_bytes());
+        let parts = formed.filter_map(|(gap, is)| Some((gap.form, self.filled(is)?)));
+        let parts: Vec<_> = parts.collect();
+        let parts = parts
+            .iter()
+            .flat_map(|(form, is)| is.sources().map(|gap| (gap, *form)));
+        let forms: BTreeMap<_, _> = parts.collect();
+        let form = |part: &ValuePart| match part {
+            ValuePart::Source(gap) => forms.get(gap).copied().unwrap_or(gap.form),
+            ValuePart::Text(_) | ValuePart::Layers(_) => Form::Any,
+        };
+        let may_have = |one: &Unknown, other: &Unknown| {
+            let mut texts = other.parts().filter_map(Result::ok).flatten();
+            texts.all(|byte| one.0.iter().any(|part| form(part).may_have(*byte)))
+        };
+        let mut filled = pairs
+            .iter()
+            .filter_map(|[one, other]| Some((self.filled(one)?, self.filled(other)?)));
+        filled.all(|(one, other)| may_have(&one, &other) && may_have(&other, &one))
     }
 
     /// The value with what follows in the place of its gaps; `None` if that is too much.
@@ -139,6 +166,18 @@ mod tests {
         for text in ["X=a Y=b", "X=Y Y=X", "XY=ab X=a", "X=YY Y=ZZ", "X=aX Y=b"] {
             check(text, text != "X=aX Y=b");
         }
+    }
+
+    #[test]
+    fn parts_of_a_number_are_digits() {
+        let number = Unknown::of(UnknownSource::number("limits.cpu", String::new()));
+        let (both, more) = (value("XY"), value("XXY"));
+        let may_be = |text: &str| {
+            let text = Unknown::of_text(text.as_bytes());
+            may_all_be_equal([[&both, &text], [&more, &number]].into_iter())
+        };
+        assert!(may_be("12"));
+        assert!(!may_be("$(X)"));
     }
 
     #[test]
