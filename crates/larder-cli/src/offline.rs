@@ -61,6 +61,9 @@ const POD_KINDS: [&str; 8] = [
     "CronJob",
 ];
 
+/// The annotation of a Secret that a controller fills with a token of this account.
+const TOKEN_ACCOUNT: &str = "/metadata/annotations/kubernetes.io~1service-account.name";
+
 /// Whether objects that every cluster has are assumed where the manifests lack them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClusterObjects {
@@ -95,6 +98,8 @@ pub(crate) struct Offline {
     root_ca: Option<Arc<ConfigMap>>,
     /// Annotations of ConfigMaps and Secrets that begin with [`OBJECT_MARKS`].
     marks: HashMap<(Kind, ObjectKey), BTreeMap<String, String>>,
+    /// The accounts whose token a controller puts into a Secret.
+    token_accounts: HashMap<ObjectKey, Recipe>,
     /// Objects without values in the documents, with what makes them.
     made: HashMap<(Kind, ObjectKey), MadeObject>,
     /// Objects that the other side makes and this one does not, with what makes them there.
@@ -222,8 +227,12 @@ impl Offline {
                         Some(workload) => format!("{workload}, {}", document.origin),
                         None => document.origin.to_string(),
                     };
+                    let template = made_by
+                        .as_ref()
+                        .map(|workload| workload.template.to_string());
                     let assumptions = Assumptions {
                         fields,
+                        template: Recipe::new(template.unwrap_or_default()),
                         ..Assumptions::default()
                     };
                     pods.push(OfflinePod {
@@ -244,6 +253,11 @@ impl Offline {
                 }
                 Manifest::Secret(secret) => {
                     offline.note_marks(Kind::Secret, &key, &document.object);
+                    let account = document.object.text(TOKEN_ACCOUNT);
+                    if !account.is_empty() {
+                        let account = Recipe::new(account);
+                        offline.token_accounts.insert(key.clone(), account);
+                    }
                     offline.secrets.insert(key, Arc::new(secret));
                 }
                 Manifest::Service(service) => {
@@ -266,9 +280,10 @@ impl Offline {
         offline.listed_services = Arc::new(listed_services);
         offline.trust_bundles = trust_bundles.into();
         for OfflinePod { pod, inputs, .. } in &mut pods {
-            let fields = std::mem::take(&mut inputs.assumptions.fields);
+            let known = std::mem::take(&mut inputs.assumptions);
             *inputs = offline.inputs(pod);
-            inputs.assumptions.fields = fields;
+            inputs.assumptions.fields = known.fields;
+            inputs.assumptions.template = known.template;
         }
         Self { pods, ..offline }
     }
@@ -489,10 +504,12 @@ impl Offline {
             }
             let is_empty = |map: &ConfigMap| map.data.is_empty() && map.binary_data.is_empty();
             take_empty(&mut inputs.config_maps, |map| {
-                is_empty(map) && !map.immutable
+                (is_empty(map) && !map.immutable).then(Recipe::default)
             });
             take_empty(&mut inputs.secrets, |secret| {
-                secret.data.is_empty() && !secret.immutable
+                let account = || self.token_accounts.get(&secret.metadata.key());
+                let is_empty = secret.data.is_empty() && !secret.immutable;
+                is_empty.then(|| account().cloned().unwrap_or_default())
             });
         }
     }

@@ -6,8 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
-use larder_objects::split_subscript;
+use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection, ResourceFieldSelector};
+use larder_objects::{manifest::Recipe, split_subscript};
 
 use crate::{
     NodeFacts, Unknown, UnknownSource,
@@ -23,6 +23,8 @@ pub struct Assumptions {
     pub facts: bool,
     /// Fields that something in the cluster sets when it makes the pod, by path: the value, or `None` if it is not known.
     pub fields: BTreeMap<String, Option<String>>,
+    /// The template that its controller makes the pod of, from which come the labels of [`TEMPLATE_HASHES`].
+    pub template: Recipe,
     /// What something in the cluster writes later, such as tokens and certificates, exists.
     pub written_later: bool,
     /// Names and signers of ClusterTrustBundles that do not exist, also if others may.
@@ -31,7 +33,36 @@ pub struct Assumptions {
     pub other_services: Option<Arc<BTreeSet<(String, String)>>>,
 }
 
+/// The labels in which controllers write what they compute from the template of a pod.
+const TEMPLATE_HASHES: [&str; 2] = ["pod-template-hash", "controller-revision-hash"];
+
+fn is_template_hash(path: &str) -> bool {
+    let label = split_subscript(path).filter(|(base, _)| *base == "metadata.labels");
+    label.is_some_and(|(_, label)| TEMPLATE_HASHES.contains(&label))
+}
+
+/// The node that the pod is said to run on.
+fn stated_node(pod: &Pod) -> &str {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.node_name.as_deref())
+        .unwrap_or_default()
+}
+
 impl Assumptions {
+    /// What is known to make what is at `path`: facts of two pods are two if it differs.
+    fn recipe(&self, pod: &Pod, path: &str) -> Recipe {
+        let spec = pod.spec.as_ref();
+        let is_of_host = spec.is_some_and(|spec| spec.host_network == Some(true));
+        match path {
+            "status.hostIP" | "status.hostIPs" => Recipe::new(stated_node(pod)),
+            "status.podIP" | "status.podIPs" if is_of_host => {
+                Recipe::new(["host ", stated_node(pod)].concat())
+            }
+            _ if is_template_hash(path) => self.template.clone(),
+            _ => Recipe::default(),
+        }
+    }
+
     /// The source of `path` of `pod`, if it is unknown.
     pub(crate) fn field(&self, pod: &Pod, node: Option<&NodeFacts>, path: &str) -> Option<Unknown> {
         let has_node = || {
@@ -41,9 +72,9 @@ impl Assumptions {
                 .is_some_and(|name| !name.is_empty())
         };
         let is_unknown = match path {
-            "metadata.labels" => return self.with_lines(path, pod.metadata.labels.as_ref()),
+            "metadata.labels" => return self.with_lines(pod, path, pod.metadata.labels.as_ref()),
             "metadata.annotations" => {
-                return self.with_lines(path, pod.metadata.annotations.as_ref());
+                return self.with_lines(pod, path, pod.metadata.annotations.as_ref());
             }
             "spec.nodeName" | "spec.host" => self.facts && !has_node(),
             "status.hostIP" | "status.hostIPs" => {
@@ -58,7 +89,8 @@ impl Assumptions {
             "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => Form::Address,
             _ => Form::Any,
         };
-        is_unknown.then(|| Unknown::of(UnknownSource::fact(path, form)))
+        let source = || UnknownSource::fact(path, form).made_by(self.recipe(pod, path));
+        is_unknown.then(|| Unknown::of(source()))
     }
 
     /// A number that depends on the node.
@@ -78,14 +110,17 @@ impl Assumptions {
             .map(|limit| format!(" up to the pod's {}", limit.0));
         let divisor = divisor.map(|divisor| format!(" / {divisor}"));
         let detail = divisor.unwrap_or_default() + &limit.unwrap_or_default();
-        Some(Unknown::of(UnknownSource::number(
-            field.resource.as_str(),
-            detail,
-        )))
+        let number = UnknownSource::number(field.resource.as_str(), detail);
+        Some(Unknown::of(number.made_by(Recipe::new(stated_node(pod)))))
     }
 
     /// All labels or annotations: the pod's `own`, and those that are set when it is made. `None` if these are known.
-    fn with_lines(&self, path: &str, own: Option<&BTreeMap<String, String>>) -> Option<Unknown> {
+    fn with_lines(
+        &self,
+        pod: &Pod,
+        path: &str,
+        own: Option<&BTreeMap<String, String>>,
+    ) -> Option<Unknown> {
         if self.fields.is_empty() {
             return None;
         }
@@ -102,7 +137,9 @@ impl Assumptions {
             .enumerate()
             .flat_map(|(index, (key, value))| {
                 let end = if index == 0 { "" } else { "\n" };
-                let unknown = Unknown::of_fact(format!("{path}['{key}']"));
+                let field = format!("{path}['{key}']");
+                let recipe = self.recipe(pod, &field);
+                let unknown = Unknown::of(UnknownSource::fact(field, Form::Any).made_by(recipe));
                 match value {
                     Some(value) => vec![Ok(format!("{end}{key}={}", quote(value)))],
                     None => vec![Ok(format!("{end}{key}=\"")), Err(unknown), Ok("\"".into())],
@@ -118,10 +155,20 @@ impl Assumptions {
         self.fields.get(path).cloned().flatten()
     }
 
-    /// The bundle, the key and the chain of a certificate that something in the cluster issues.
-    pub(crate) fn pod_certificate(&self, signer: &str) -> Option<[Unknown; 3]> {
-        let files = ["", " key", " chain"];
-        let unknown = |file| Unknown::of(UnknownSource::pod_certificate(signer, file));
-        self.written_later.then(|| files.map(unknown))
+    /// The bundle, the key and the chain of a certificate that something in the cluster issues to the pod's account.
+    pub(crate) fn pod_certificate(
+        &self,
+        pod: &Pod,
+        source: &PodCertificateProjection,
+    ) -> Option<[Unknown; 3]> {
+        let spec = pod.spec.as_ref();
+        let account = spec.and_then(|spec| spec.service_account_name.as_deref());
+        let made_by = [account.unwrap_or_default(), " ", &source.key_type].concat();
+        let unknown = |file| {
+            let source = UnknownSource::pod_certificate(&source.signer_name, file);
+            Unknown::of(source.made_by(Recipe::new(made_by.as_str())))
+        };
+        self.written_later
+            .then(|| ["", " key", " chain"].map(unknown))
     }
 }

@@ -43,7 +43,7 @@ use crate::{
     env_file::EnvFileReader,
     expand::{Piece, pieces},
     inputs::{Found, KeyState, Keyed},
-    service_links,
+    service_links::{self, OtherServices},
 };
 
 /// Most bytes that the names and values of one container's variables may have. A kubelet's request to its container
@@ -61,6 +61,8 @@ pub struct Environment<'a> {
     needs: BTreeSet<Question>,
     /// Variables that are perhaps set, where one of a Service counts otherwise: without that one.
     above_services: BTreeMap<Cow<'a, str>, Variable<'a>>,
+    /// Those that are not listed, and may exist; `None` if all are listed.
+    other_services: Option<OtherServices>,
 }
 
 /// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the
@@ -107,10 +109,12 @@ pub fn partial_environment<'a>(
         namespace,
         container,
         inputs,
-        environment: Environment::default(),
+        environment: Environment {
+            other_services: OtherServices::of(&inputs.assumptions, namespace, links),
+            ..Environment::default()
+        },
         bytes: 0,
         services: service_variables(services, namespace, links),
-        links,
         volumes: OnceCell::new(),
         env_files: HashMap::new(),
     };
@@ -174,8 +178,6 @@ struct Builder<'a> {
     /// Length of all names and values in `environment`.
     bytes: usize,
     services: Variables<'a>,
-    /// Whether the container gets variables of all Services of its namespace.
-    links: bool,
     /// Names of the volumes that a container uses; computed for the first variable that needs them.
     volumes: OnceCell<HashSet<&'a str>>,
     /// Each file is read once, whatever the number of its variables.
@@ -703,6 +705,16 @@ impl<'a> Environment<'a> {
         }
         let found = self.look_up(name)?;
         (!matches!(found.origin, Origin::Service { .. })).then_some(found)
+    }
+
+    /// What a variable is, where it counts whether it is set, if a Service may give it that is not listed.
+    pub(crate) fn perhaps_service(&self, variable: &str) -> Option<Unknown> {
+        self.other_services.as_ref()?.perhaps(variable)
+    }
+
+    /// What a reference to such a variable is: its value, or the reference.
+    fn other_service(&self, variable: &str) -> Option<UnknownSource> {
+        self.other_services.as_ref()?.source(variable)
     }
 
     /// The variable `name`.

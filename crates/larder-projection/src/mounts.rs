@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ContainerView, Environment, Unknown, Value, Variable, VolumeKind, VolumePath, VolumePathError,
+    ContainerView, Environment, Unknown, Value, VolumeKind, VolumePath, VolumePathError,
     clean::{absolute, clean},
     container::{containers, pod_volumes},
     expand::{Piece, pieces},
@@ -325,13 +325,15 @@ fn expand_sub_path(
             }
             Piece::Reference { name, .. } => (name, environment.look_up(name)),
         };
-        match variable.map(Cow::into_owned) {
-            Some(Variable {
-                value: Value::Unknown(unknown),
-                secret: is_secret,
-                ..
-            }) => {
-                secret |= is_secret;
+        secret |= variable.as_ref().is_some_and(|variable| variable.secret);
+        let value = variable.map(|variable| variable.into_owned().value);
+        let value = match (value, environment.perhaps_service(name)) {
+            (None, Some(service)) => Some(service.into()),
+            (Some(Value::Unknown(own)), Some(service)) => Some(own.or(service).into()),
+            (value, _) => value,
+        };
+        match value {
+            Some(Value::Unknown(unknown)) => {
                 expanded.push_str(&unknown.text().replace('/', "_"));
                 let may_be_no_path = unknown.sources().any(|source| source.object.is_some());
                 if unknown.may_be_absent() || may_be_no_path {
@@ -339,9 +341,8 @@ fn expand_sub_path(
                 }
                 parts.push(Err(*unknown));
             }
-            Some(variable) if !variable.value.is_empty() => {
-                secret |= variable.secret;
-                let value = std::str::from_utf8(&variable.value)
+            Some(value) if !value.is_empty() => {
+                let value = std::str::from_utf8(&value)
                     .map_err(|_| MountError::NotUtf8(name.to_owned()))?;
                 expanded.push_str(value);
                 parts.push(Ok(Cow::Owned(value.as_bytes().to_vec())));

@@ -3,9 +3,15 @@
 //! Kubelet 1.36, `pkg/kubelet/envvars/envvars.go` and `getServiceEnvVarMap` in `pkg/kubelet/kubelet_pods.go`. If
 //! variables of two Services clash, the Service that is later by name wins; in the kubelet the order is random.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use crate::{ServiceFacts, Unknown, UnknownSource, Value, unknown::Form};
+use crate::{Assumptions, Question, ServiceFacts, Unknown, UnknownSource, Value, unknown::Form};
+
+/// The name of the Service that every cluster has.
+const API_SERVER: &str = "kubernetes";
 
 /// The Services that a pod of `namespace` gets variables for, by name.
 ///
@@ -85,6 +91,53 @@ pub(crate) fn service_of(variable: &str) -> Option<String> {
     let ends = rest.is_empty() || rest.starts_with('_') && form != "_SERVICE_HOST";
     let is_name = ends && variable.bytes().all(is_part);
     is_name.then(|| variable[..at].to_lowercase().replace('_', "-"))
+}
+
+/// The Services that a container would get variables of, and that are not listed.
+#[derive(Clone, Debug)]
+pub(crate) struct OtherServices {
+    /// Namespaces and names of those that are.
+    listed: Arc<BTreeSet<(String, String)>>,
+    namespace: String,
+    /// Whether the container gets variables of all Services of its namespace.
+    links: bool,
+}
+
+impl OtherServices {
+    /// `None` if all Services are listed.
+    pub(crate) fn of(assumptions: &Assumptions, namespace: &str, links: bool) -> Option<Self> {
+        Some(Self {
+            listed: Arc::clone(assumptions.other_services.as_ref()?),
+            namespace: namespace.to_owned(),
+            links,
+        })
+    }
+
+    /// What `variable` is, if one of them may give it, and it is there.
+    pub(crate) fn perhaps(&self, variable: &str) -> Option<Unknown> {
+        let source = self.source(variable)?;
+        let question = Question::Fact(Arc::clone(&source.what));
+        let is_certain = service_of(variable)? == API_SERVER;
+        let value = Unknown::of(source);
+        Some(if is_certain {
+            value
+        } else {
+            Unknown::layered(None, question, value)
+        })
+    }
+
+    /// What a reference to `variable` is, if one of them may give it.
+    pub(crate) fn source(&self, variable: &str) -> Option<UnknownSource> {
+        let name = service_of(variable)?;
+        let is_api_server = name == API_SERVER;
+        let is_in = |namespace: &str| {
+            let key = (namespace.to_owned(), name.clone());
+            self.listed.contains(&key)
+        };
+        let is_listed = self.links && is_in(&self.namespace) || is_api_server && is_in("default");
+        (!is_listed && (self.links || is_api_server))
+            .then(|| UnknownSource::service(&name, variable))
+    }
 }
 
 /// `my-name` as `MY_NAME`.

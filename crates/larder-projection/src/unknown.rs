@@ -138,7 +138,7 @@ pub struct UnknownSource {
     detail: Arc<str>,
     /// The kind of the object; `None` for a fact that only the running pod has.
     pub object: Option<Kind>,
-    /// What makes the object, and the value in it; empty if unknown.
+    /// What makes the object or the fact, and the value in it; empty if unknown.
     recipes: (Recipe, Recipe),
     form: Form,
 }
@@ -152,6 +152,13 @@ impl UnknownSource {
             recipes: (Recipe::default(), Recipe::default()),
             form,
         }
+    }
+
+    /// The same of another maker.
+    #[must_use]
+    pub(crate) fn made_by(mut self, recipe: Recipe) -> Self {
+        self.recipes.0 = recipe;
+        self
     }
 
     pub(crate) fn number(what: &str, detail: String) -> Self {

@@ -7,7 +7,7 @@ use std::{
 
 use larder_objects::{
     Kind, ObjectKey,
-    manifest::{MadeObject, Maker},
+    manifest::{MadeObject, Maker, Recipe},
 };
 use larder_projection::{Existence, Inputs, Keyed, TrustBundles, Unavailable, UnknownObject};
 
@@ -28,11 +28,16 @@ pub(super) fn take_missing<K: Keyed>(
     }
 }
 
-/// Takes the keys of objects without data as unknown.
-pub(super) fn take_empty<K>(objects: &mut ObjectsByName<K>, is_empty: impl Fn(&K) -> bool) {
+/// Takes the keys of objects without data as unknown: those for which `filled_by` has what is known to fill them.
+pub(super) fn take_empty<K>(
+    objects: &mut ObjectsByName<K>,
+    filled_by: impl Fn(&K) -> Option<Recipe>,
+) {
     for found in objects.values_mut() {
-        if found.as_ref().is_ok_and(|object| is_empty(object)) {
-            let object = UnknownObject::unseen(Existence::Certain);
+        let recipe = found.as_ref().ok().and_then(|object| filled_by(object));
+        if let Some(recipe) = recipe {
+            let unseen = UnknownObject::unseen(Existence::Certain);
+            let object = UnknownObject { recipe, ..unseen };
             *found = Err(Unavailable::Unknown(Arc::new(object)));
         }
     }

@@ -156,11 +156,11 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
             format!("key {key} of file {path} in volume {volume}")
         }
         Origin::Service { namespace, name } => format!("Service {namespace}/{name}"),
-        Origin::Token { audience: None, .. } => "service account token (a placeholder)".to_owned(),
-        Origin::Token {
-            audience: Some(audience),
-            ..
-        } => format!("service account token for {audience} (a placeholder)"),
+        Origin::Token { account, audience } => {
+            let audience = audience.map(|audience| format!(" for {audience}"));
+            let audience = audience.unwrap_or_default();
+            format!("token of service account {account}{audience} (a placeholder)")
+        }
         Origin::TrustBundle => "ClusterTrustBundles".to_owned(),
         Origin::PodCertificate { signer } => format!("pod certificate of {signer}"),
     }

@@ -1,6 +1,7 @@
 //! `larder diff`.
 
 mod certain;
+mod facts;
 mod gate;
 mod markdown;
 mod memory;

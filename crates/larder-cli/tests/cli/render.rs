@@ -111,7 +111,7 @@ fn tree_explains_why_a_pod_fails_and_hides_secrets() {
             │  │  └─ app.properties  0644  4 B  ConfigMap app
             │  └─ /all      volume all: projected, read-only
             │     ├─ p/w    0400  7 B   Secret db, key password
-            │     └─ token  0644  61 B  service account token (a placeholder)
+            │     └─ token  0644  61 B  token of service account default (a placeholder)
             └─ mounted by no container
                └─ volume unused: Secret nope
                   └─ not filled: secret "nope" not found
@@ -558,7 +558,7 @@ fn tree_assumes_the_config_map_that_every_namespace_has() {
             └─ container c
                └─ /v  volume v: projected, read-only
                   ├─ ca.crt  0644  76 B  ConfigMap kube-root-ca.crt (a placeholder: every namespace has it)
-                  └─ token   0644  61 B  service account token (a placeholder)
+                  └─ token   0644  61 B  token of service account default (a placeholder)
 
             1 pod, every ConfigMap and Secret is there
         "#]],

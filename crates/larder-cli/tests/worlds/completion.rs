@@ -44,12 +44,15 @@ pub(super) enum Fact {
     PodName,
     Uid,
     NodeName,
-    PodAddress,
-    HostAddress,
+    /// The address of a pod of its own, or of one that has that of this node.
+    PodAddress(Option<Node>),
+    HostAddress(Node),
     /// The processors of the node.
-    Processors,
+    Processors(Node),
     /// What a controller adds to the labels.
     Label,
+    /// What it computes from the template; of the second side, if its template is another one.
+    TemplateHash(bool),
     /// When the node's agent first saw the pod.
     FirstSeen,
     /// The value of a key that a container writes to a file of variables; perhaps it does not.
@@ -63,6 +66,9 @@ pub(super) enum Fact {
     Bundle,
 }
 
+/// The node that a pod is on, as far as its spec says: `n1`, `n2` or, without a number, any.
+pub(super) type Node = Option<u8>;
+
 /// Form of the text of a fact.
 #[derive(Clone, Copy, PartialEq)]
 enum TextForm {
@@ -71,14 +77,23 @@ enum TextForm {
     Number,
 }
 
-const FACTS: [Fact; 15] = [
+const FACTS: [Fact; 24] = [
     Fact::PodName,
     Fact::Uid,
     Fact::NodeName,
-    Fact::PodAddress,
-    Fact::HostAddress,
-    Fact::Processors,
+    Fact::PodAddress(None),
+    Fact::PodAddress(Some(None)),
+    Fact::PodAddress(Some(Some(1))),
+    Fact::PodAddress(Some(Some(2))),
+    Fact::HostAddress(None),
+    Fact::HostAddress(Some(1)),
+    Fact::HostAddress(Some(2)),
+    Fact::Processors(None),
+    Fact::Processors(Some(1)),
+    Fact::Processors(Some(2)),
     Fact::Label,
+    Fact::TemplateHash(false),
+    Fact::TemplateHash(true),
     Fact::FirstSeen,
     Fact::Written(KEYS[0]),
     Fact::Written(KEYS[1]),
@@ -96,10 +111,10 @@ impl Fact {
             Self::PodName => text == "metadata.name",
             Self::Uid => text == "metadata.uid",
             Self::NodeName => text == "spec.nodeName",
-            Self::PodAddress => text == "status.podIP",
-            Self::HostAddress => text == "status.hostIP",
-            Self::Processors => text == "limits.cpu",
-            Self::Label => text.starts_with("metadata.labels["),
+            Self::PodAddress(_) => text == "status.podIP",
+            Self::HostAddress(_) => text == "status.hostIP",
+            Self::Processors(_) => text == "limits.cpu",
+            Self::Label | Self::TemplateHash(_) => text.starts_with("metadata.labels["),
             Self::FirstSeen => text == "metadata.annotations['kubernetes.io/config.seen']",
             Self::Written(key) => text == format!("e.env of volume files key {key}"),
             Self::OtherService => text == "service db",
@@ -115,8 +130,8 @@ impl Fact {
 
     fn form(self) -> TextForm {
         match self {
-            Self::PodAddress | Self::HostAddress | Self::Address => TextForm::Address,
-            Self::Processors => TextForm::Number,
+            Self::PodAddress(_) | Self::HostAddress(_) | Self::Address => TextForm::Address,
+            Self::Processors(_) => TextForm::Number,
             _ => TextForm::Any,
         }
     }

@@ -154,6 +154,9 @@ impl Draw {
         }
         let mut pod = json!({"containers": containers, "volumes": volumes});
         if self.once_in(4) {
+            self.place(&mut pod);
+        }
+        if self.once_in(4) {
             pod["enableServiceLinks"] = false.into();
         }
         if self.once_in(3) {
@@ -168,6 +171,14 @@ impl Draw {
             metadata: self.metadata(),
             pod,
         }
+    }
+
+    /// Says where the pod runs, and whether it has the network of its node.
+    fn place(&mut self, pod: &mut Value) {
+        if self.once_in(2) {
+            pod["nodeName"] = self.one_of(&["n1", "n2"]).into();
+        }
+        pod["hostNetwork"] = self.once_in(2).into();
     }
 
     fn container(&mut self, name: &str, volumes: usize) -> Value {
@@ -361,7 +372,7 @@ impl Draw {
         let object = self.index(OBJECTS.len());
         let container = self.index(2);
         let of_container = |part: &str| format!("/containers/{container}/{part}");
-        match self.number(22) {
+        match self.number(24) {
             0..=2 => self.edit_object(&mut side.objects[object], OBJECTS[object].0),
             3 => side.objects[object] = self.listing(OBJECTS[object].0),
             4 => side.objects[object] = Listing::Outside,
@@ -433,7 +444,12 @@ impl Draw {
                     side.pod["automountServiceAccountToken"] = self.once_in(2).into();
                 }
             }
-            _ => side.kind = self.kind(),
+            21 => side.kind = self.kind(),
+            22 => {
+                let image = &mut side.pod["containers"][container]["image"];
+                *image = self.one_of(&["i", "j"]).into();
+            }
+            _ => self.place(&mut side.pod),
         }
     }
 

@@ -35,6 +35,8 @@ pub(super) fn smaller(world: &World) -> Vec<World> {
         "serviceAccountName",
         "enableServiceLinks",
         "automountServiceAccountToken",
+        "hostNetwork",
+        "nodeName",
     ] {
         add(&|side| drop(side.pod.as_object_mut().map(|pod| pod.remove(field))));
     }

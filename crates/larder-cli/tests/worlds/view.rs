@@ -106,7 +106,7 @@ impl<'w> RunningPod<'w> {
         completion: &Completion<'_>,
     ) -> Self {
         let mut pod = template.pod.clone();
-        set_facts(&mut pod, side.kind, completion);
+        set_facts(&mut pod, side, other, completion);
         let pinned = OBJECTS.iter().enumerate().filter(|(object, _)| {
             let listing = &side.objects[*object];
             matches!(listing, Listing::Immutable(_))
@@ -131,16 +131,18 @@ fn of_kind(kind: &str) -> Kind {
 }
 
 /// Sets what controllers, the API server and the node set.
-fn set_facts(pod: &mut Pod, kind: WorkloadKind, completion: &Completion<'_>) {
+fn set_facts(pod: &mut Pod, side: &Side, other: &Side, completion: &Completion<'_>) {
+    let kind = side.kind;
     let fact = |fact| completion.fact(fact).unwrap_or_default().to_owned();
     let label = || fact(Fact::Label);
+    let hash = || fact(Fact::TemplateHash(side.template() > other.template()));
     let (name, labels) = match kind {
         WorkloadKind::Pod => ("web".to_owned(), vec![]),
-        WorkloadKind::Deployment => (fact(Fact::PodName), vec![("pod-template-hash", label())]),
+        WorkloadKind::Deployment => (fact(Fact::PodName), vec![("pod-template-hash", hash())]),
         WorkloadKind::DaemonSet => (
             fact(Fact::PodName),
             vec![
-                ("controller-revision-hash", label()),
+                ("controller-revision-hash", hash()),
                 ("pod-template-generation", label()),
             ],
         ),
@@ -148,7 +150,7 @@ fn set_facts(pod: &mut Pod, kind: WorkloadKind, completion: &Completion<'_>) {
             "web-0".to_owned(),
             vec![
                 ("apps.kubernetes.io/pod-index", "0".to_owned()),
-                ("controller-revision-hash", label()),
+                ("controller-revision-hash", hash()),
                 ("statefulset.kubernetes.io/pod-name", "web-0".to_owned()),
             ],
         ),
@@ -184,12 +186,16 @@ fn set_facts(pod: &mut Pod, kind: WorkloadKind, completion: &Completion<'_>) {
         .get_or_insert_default()
         .extend(annotations);
     let spec = pod.spec.get_or_insert_default();
-    spec.node_name = Some(fact(Fact::NodeName));
+    spec.node_name.get_or_insert_with(|| fact(Fact::NodeName));
     let account = spec.service_account_name.get_or_insert_default();
     if account.is_empty() {
         "default".clone_into(account);
     }
-    let (pod_address, host_address) = (fact(Fact::PodAddress), fact(Fact::HostAddress));
+    let of_host = side.is_on_host_network().then(|| side.node());
+    let (pod_address, host_address) = (
+        fact(Fact::PodAddress(of_host)),
+        fact(Fact::HostAddress(side.node())),
+    );
     pod.status = Some(PodStatus {
         pod_ip: Some(pod_address.clone()),
         pod_ips: Some(vec![PodIP { ip: pod_address }]),
@@ -258,12 +264,14 @@ fn inputs(
     let api_server = completion.fact(Fact::ApiServer).into_iter();
     let api_server = api_server.map(|address| service("default", "kubernetes", address));
     inputs.services = Some(services.chain(api_server).collect());
-    let processors = completion.fact(Fact::Processors).unwrap_or_default();
+    let processors = completion
+        .fact(Fact::Processors(side.node()))
+        .unwrap_or_default();
     inputs.node = Some(Arc::new(NodeFacts {
         name: "node".to_owned(),
         allocatable: [("cpu".to_owned(), Quantity(processors.to_owned()))].into(),
         addresses: completion
-            .fact(Fact::HostAddress)
+            .fact(Fact::HostAddress(side.node()))
             .and_then(|address| address.parse().ok())
             .into_iter()
             .collect(),
@@ -613,7 +621,7 @@ impl<'p> BothSides<'p> {
 
     /// Whether another template is the only difference of a pod: it changes none that runs.
     fn has_other_template(&self) -> bool {
-        let template = |pod: &RunningPod<'_>| (pod.side.metadata.clone(), pod.side.pod.clone());
+        let template = |pod: &RunningPod<'_>| pod.side.template();
         let is_made = self.to.side.kind != WorkloadKind::Pod;
         is_made && self.from.map(template) != Some(template(self.to))
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Value, json};
 
-use crate::draw::Draw;
+use crate::{completion::Node, draw::Draw};
 
 /// Data of an object.
 pub(super) type Data = BTreeMap<String, String>;
@@ -134,6 +134,23 @@ impl Side {
         let documents = documents.chain([self.workload()]);
         let documents: Vec<_> = documents.map(|one| one.to_string()).collect();
         documents.join("\n---\n")
+    }
+
+    /// The template of its pods.
+    pub(super) fn template(&self) -> String {
+        format!("{} {}", self.metadata, self.pod)
+    }
+
+    /// The node that the spec names.
+    pub(super) fn node(&self) -> Node {
+        self.pod["nodeName"]
+            .as_str()
+            .map(|name| if name == "n1" { 1 } else { 2 })
+    }
+
+    /// Whether the pod has the network of its node.
+    pub(super) fn is_on_host_network(&self) -> bool {
+        self.pod["hostNetwork"] == true
     }
 
     fn workload(&self) -> Value {

@@ -8,9 +8,8 @@ use super::{
     Builder, EnvironmentError, Piecewise, Referred, Variable, VariableSource, missing, of_unknown,
 };
 use crate::{
-    AnyKeys, Origin, Question, Unknown, UnknownSource,
+    AnyKeys, Origin, Question, Unknown,
     inputs::{Keyed, UnknownPart},
-    service_links,
     unknown::MAX_DEPTH,
 };
 
@@ -114,9 +113,9 @@ impl<'a> Builder<'a> {
         };
         let below = match self.services.get(name) {
             Some(variable) => Referred::to(variable),
-            None => match self.other_service(name) {
-                Some(unknown) => Referred {
-                    value: Piecewise::Unknown(Cow::Owned(unknown)),
+            None => match self.environment.other_service(name) {
+                Some(service) => Referred {
+                    value: Piecewise::Unknown(Cow::Owned(Unknown::of(service))),
                     secret: false,
                 },
                 None => Referred::literal(whole),
@@ -127,17 +126,6 @@ impl<'a> Builder<'a> {
         let term = set.into_owned().value.into_term().or(below.into_term());
         let value = Piecewise::Unknown(Cow::Owned(term));
         Referred { value, secret }
-    }
-
-    /// The variable of a Service that is not listed, and may exist.
-    fn other_service(&self, variable: &str) -> Option<Unknown> {
-        let listed = self.inputs.assumptions.other_services.as_ref()?;
-        let name = service_links::service_of(variable)?;
-        let is_api_server = name == "kubernetes";
-        let is_in = |namespace: &str| listed.contains(&(namespace.to_owned(), name.clone()));
-        let is_listed = self.links && is_in(self.namespace) || is_api_server && is_in("default");
-        (!is_listed && (self.links || is_api_server))
-            .then(|| Unknown::of(UnknownSource::service(&name, variable)))
     }
 }
 

@@ -93,7 +93,7 @@ impl<'a> Collector<'a> {
         };
         let issued = self.inputs.pod_certificates.get(&key);
         let issued = held(issued, "credential bundle is not issued yet");
-        let unknown = self.inputs.assumptions.pod_certificate(&source.signer_name);
+        let unknown = self.inputs.assumptions.pod_certificate(self.pod, source);
         let [bundle, key, chain] = match (issued, unknown) {
             (Ok(issued), _) => [
                 Value::Secret(issued.bundle()),

@@ -46,7 +46,7 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
         Verdict::Live => "sees it without a restart".to_owned(),
         Verdict::Restart => {
             let sub_paths = diff.sub_paths.words();
-            let reasons: Vec<_> = [
+            let mut reasons: Vec<_> = [
                 (!diff.variables.is_empty(), "variables"),
                 (!diff.mounts.is_empty(), "mounts"),
                 (diff.sub_paths.is_fixed(), &*sub_paths),
@@ -60,6 +60,10 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
             .filter(|(is_reason, _)| *is_reason)
             .map(|(_, reason)| *reason)
             .collect();
+            if reasons.is_empty() {
+                // The pod's own, or those of a container that runs only once.
+                reasons.push("files that do not change while it runs");
+            }
             format!("needs a restart: {}{replaced_by}", reasons.join(", "))
         }
         Verdict::Starts => "starts".to_owned(),
