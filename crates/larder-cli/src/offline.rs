@@ -16,7 +16,7 @@ use std::{
 use crate::args::PodName;
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
-    ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
+    ConfigMap, Kind, ObjectKey, ObjectMeta, Secret, SecretBytes,
     manifest::{self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe},
 };
 use larder_projection::{
@@ -643,6 +643,10 @@ fn rejected(error: &ManifestError) -> Option<((String, String), String)> {
 
 fn root_ca() -> Arc<ConfigMap> {
     Arc::new(ConfigMap {
+        metadata: ObjectMeta {
+            name: ROOT_CA.into(),
+            ..ObjectMeta::default()
+        },
         data: [(ROOT_CA_KEY, PLACEHOLDER_CA.into())].into(),
         ..ConfigMap::default()
     })

@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{
+    Pod, PodCertificateProjection, ResourceFieldSelector, ResourceRequirements,
+};
 use larder_objects::{manifest::Recipe, split_subscript};
 
 use crate::{
@@ -93,8 +95,13 @@ impl Assumptions {
         is_unknown.then(|| Unknown::of(source()))
     }
 
-    /// A number that depends on the node.
-    pub(crate) fn resource(&self, pod: &Pod, field: &ResourceFieldSelector) -> Option<Unknown> {
+    /// A number that depends on the node; for a variable also on the resources `of_pod`.
+    pub(crate) fn resource(
+        &self,
+        pod: &Pod,
+        of_pod: Option<&ResourceRequirements>,
+        field: &ResourceFieldSelector,
+    ) -> Option<Unknown> {
         if !self.facts {
             return None;
         }
@@ -104,8 +111,7 @@ impl Assumptions {
             .map(|divisor| divisor.0.as_str())
             .filter(|divisor| !matches!(*divisor, "" | "0" | "1"));
         let name = field.resource.split_once('.').map_or("", |(_, name)| name);
-        let resources = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-        let limit = resources
+        let limit = of_pod
             .and_then(|resources| resources.limits.as_ref()?.get(name))
             .map(|limit| format!(" up to the pod's {}", limit.0));
         let divisor = divisor.map(|divisor| format!(" / {divisor}"));

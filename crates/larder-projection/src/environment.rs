@@ -307,10 +307,15 @@ impl<'a> Builder<'a> {
             match variable_resource(self.pod, self.container, node, field) {
                 Ok(text) => (text, origin),
                 Err(error) => {
+                    let of_pod = self
+                        .pod
+                        .spec
+                        .as_ref()
+                        .and_then(|spec| spec.resources.as_ref());
                     let unknown = self
                         .inputs
                         .assumptions
-                        .resource(self.pod, field)
+                        .resource(self.pod, of_pod, field)
                         .filter(|_| error == ResourceError::NoNode)
                         .ok_or(error)?;
                     return Ok(of_unknown(unknown, origin).into());

@@ -353,7 +353,7 @@ impl<'a> Collector<'a> {
                 Ok(text) => owned(text.into_bytes()),
                 Err(error) => {
                     let unknown = assumptions
-                        .resource(self.pod, field)
+                        .resource(self.pod, None, field)
                         .filter(|_| error == ResourceError::NoNodeForVolume);
                     unknown.ok_or(error)?.into()
                 }

@@ -151,7 +151,7 @@ impl<'r> ContainerContent<'r> {
     }
 
     /// The innermost mount that shows `path`, and the path below its own.
-    fn mount_of<'p>(&self, path: &'p str) -> Option<(&'r Mount<'r>, &'p str)> {
+    pub(crate) fn mount_of<'p>(&self, path: &'p str) -> Option<(&'r Mount<'r>, &'p str)> {
         let mut at = path;
         loop {
             if let Some(mount) = self.by_path.get(at) {

@@ -1,7 +1,7 @@
 //! The volume with a token of the pod's service account that the API server adds to containers (kubernetes v1.36,
 //! `plugin/pkg/admission/serviceaccount`).
 
-use larder_projection::{ContainerKind, ContainerView, Mount, MountTable};
+use larder_projection::{ContainerKind, ContainerView, Mount, MountTable, fs_group, fs_user};
 
 use super::pod::RenderedPod;
 
@@ -15,8 +15,16 @@ pub(crate) const TOKEN_VOLUME: &str = "kube-api-access";
 pub(crate) enum ShownMount<'r> {
     /// Of its `volumeMounts`.
     Own(&'r Mount<'r>),
-    /// The token of this service account.
-    Token(&'r str),
+    /// A token.
+    Token(TokenMount<'r>),
+}
+
+/// The token of a service account, and to whom its file belongs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TokenMount<'r> {
+    pub(crate) account: &'r str,
+    pub(crate) owner: Option<u32>,
+    pub(crate) group: Option<u32>,
 }
 
 impl<'r> ShownMount<'r> {
@@ -54,7 +62,13 @@ impl<'a> RenderedPod<'a> {
         let has_token = container.kind != ContainerKind::Ephemeral
             && of_pod.or_else(of_account) != Some(false)
             && own.iter().all(|mount| mount.mount_path != TOKEN_PATH);
-        let added = has_token.then(|| ShownMount::Token(self.account()));
+        let added = has_token.then(|| {
+            ShownMount::Token(TokenMount {
+                account: self.account(),
+                owner: fs_user(self.pod),
+                group: fs_group(self.pod),
+            })
+        });
         own.iter().map(ShownMount::Own).chain(added).collect()
     }
 }

@@ -7,7 +7,7 @@ use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unk
 
 use super::{
     pod::RenderedPod,
-    token::{ShownMount, TOKEN_VOLUME},
+    token::{ShownMount, TOKEN_VOLUME, TokenMount},
 };
 use crate::output::escaped;
 
@@ -180,8 +180,21 @@ pub(crate) fn heading(container: &ContainerView<'_>) -> String {
 pub(crate) fn shown_mount(mount: ShownMount<'_>) -> String {
     match mount {
         ShownMount::Own(mount) => mount_source(mount),
-        ShownMount::Token(account) => {
-            format!("volume {TOKEN_VOLUME}: token of service account {account}, read-only")
+        ShownMount::Token(token) => {
+            let TokenMount {
+                account,
+                owner,
+                group,
+            } = token;
+            let owner = owner
+                .map(|owner| format!(", user {owner}"))
+                .unwrap_or_default();
+            let group = group
+                .map(|group| format!(", group {group}"))
+                .unwrap_or_default();
+            format!(
+                "volume {TOKEN_VOLUME}: token of service account {account}{owner}{group}, read-only"
+            )
         }
     }
 }

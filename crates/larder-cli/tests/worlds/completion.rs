@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{
     COMPLETIONS,
-    draw::{Draw, KEYS},
+    draw::{Draw, KEYS, SIGNERS},
     world::{CERTIFICATE_KEYS, Listing, OBJECTS, ServiceListing, Side, Versions, World},
 };
 
@@ -64,7 +64,12 @@ pub(super) enum Fact {
     ApiServer,
     /// The ClusterTrustBundle `ca`, if no document has it; perhaps there is none.
     Bundle,
+    /// The key of the certificate that the signer at this place of [`SIGNERS`] issues to an account.
+    CertificateKey(usize, Account),
 }
+
+/// The place of an account in [`ACCOUNTS`]; without one, `default`.
+pub(super) type Account = Option<usize>;
 
 /// The node that a pod is on, as far as its spec says: `n1`, `n2` or, without a number, any.
 pub(super) type Node = Option<u8>;
@@ -75,9 +80,10 @@ enum TextForm {
     Any,
     Address,
     Number,
+    Pem,
 }
 
-const FACTS: [Fact; 24] = [
+const FACTS: [Fact; 30] = [
     Fact::PodName,
     Fact::Uid,
     Fact::NodeName,
@@ -102,6 +108,12 @@ const FACTS: [Fact; 24] = [
     Fact::Address,
     Fact::ApiServer,
     Fact::Bundle,
+    Fact::CertificateKey(0, None),
+    Fact::CertificateKey(0, Some(0)),
+    Fact::CertificateKey(0, Some(1)),
+    Fact::CertificateKey(1, None),
+    Fact::CertificateKey(1, Some(0)),
+    Fact::CertificateKey(1, Some(1)),
 ];
 
 impl Fact {
@@ -121,6 +133,9 @@ impl Fact {
             Self::Address => text == "clusterIP of service db",
             Self::ApiServer => text == "service kubernetes",
             Self::Bundle => text == "ClusterTrustBundle ca",
+            Self::CertificateKey(signer, _) => {
+                text == format!("pod certificate of {}", SIGNERS[signer])
+            }
         }
     }
 
@@ -132,6 +147,7 @@ impl Fact {
         match self {
             Self::PodAddress(_) | Self::HostAddress(_) | Self::Address => TextForm::Address,
             Self::Processors(_) => TextForm::Number,
+            Self::CertificateKey(..) => TextForm::Pem,
             _ => TextForm::Any,
         }
     }
@@ -161,6 +177,7 @@ impl Slot {
                 // Quotes delimit the values of a file of variables, an empty one counts as missing, and none is a path.
                 TextForm::Any => !text.is_empty() && !text.contains(['\'', '/']),
                 TextForm::Address => text.parse::<std::net::IpAddr>().is_ok(),
+                TextForm::Pem => text.starts_with("-----BEGIN "),
                 TextForm::Number => text
                     .parse::<u32>()
                     .is_ok_and(|number| number.to_string() == text),
@@ -174,6 +191,7 @@ impl Slot {
             Self::Key(..) => format!("v{number:03}"),
             Self::Fact(fact) => match fact.form() {
                 TextForm::Any => format!("f{number:03}"),
+                TextForm::Pem => format!("-----BEGIN {number:03}"),
                 TextForm::Address => format!("10.9.{}.{}", number / 100, number % 100 + 100),
                 TextForm::Number => format!("70{number:03}"),
             },

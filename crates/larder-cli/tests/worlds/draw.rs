@@ -8,6 +8,8 @@ use super::world::{
 };
 
 pub(super) const KEYS: [&str; 3] = ["A", "B", "LEVEL"];
+/// Who issues certificates to pods.
+pub(super) const SIGNERS: [&str; 2] = ["example.com/a", "example.com/b"];
 const VALUES: [&str; 4] = ["1", "2", "three", "10.0.0.1"];
 const PREFIXES: [&str; 3] = ["", "", "P_"];
 
@@ -316,7 +318,7 @@ impl Draw {
 
     fn certificate(&mut self) -> Value {
         let mut certificate = json!({
-            "signerName": self.one_of(&["example.com/a", "example.com/b"]), "keyType": "ED25519",
+            "signerName": self.one_of(&SIGNERS), "keyType": "ED25519",
         });
         if self.once_in(2) {
             certificate["credentialBundlePath"] = self.one_of(&["A", "bundle.pem"]).into();

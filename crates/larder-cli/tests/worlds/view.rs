@@ -22,6 +22,7 @@ use larder_projection::{
 use super::{
     Loaded,
     completion::{Completion, Fact},
+    draw::SIGNERS,
     world::{ACCOUNTS, Listing, OBJECTS, PEM, Side, UPDATES_SUB_PATHS, WorkloadKind, World},
 };
 
@@ -296,10 +297,13 @@ fn inputs(
         ..TrustBundle::default()
     });
     inputs.trust_bundles = TrustBundles::Synced(bundle.into_iter().collect());
-    for key in certificate_sources(pod) {
-        let name = format!("{} {}", key.volume, key.index);
+    let account = ACCOUNTS.iter().position(|one| *one == account);
+    for (key, signer) in certificate_sources(pod) {
+        let signer = SIGNERS.iter().position(|one| *one == signer);
+        let fact = Fact::CertificateKey(signer.expect("it is drawn"), account);
+        let text = completion.fact(fact).unwrap_or_default();
         let certificate = PodCertificate {
-            private_key_pem: SecretBytes::new(format!("key of {name}").into_bytes()),
+            private_key_pem: SecretBytes::new(text.into()),
             chain_pem: PEM.to_owned(),
         };
         let issued = Ok(Arc::new(certificate));
@@ -327,8 +331,8 @@ fn env_file(completion: &Completion<'_>) -> (EnvFileRef, EnvFile) {
     (file, written)
 }
 
-/// The places of `podCertificate` sources.
-fn certificate_sources(pod: &Pod) -> impl Iterator<Item = SourceKey> {
+/// The places of `podCertificate` sources, each with its signer.
+fn certificate_sources(pod: &Pod) -> impl Iterator<Item = (SourceKey, &str)> {
     let volumes = pod
         .spec
         .iter()
@@ -339,10 +343,13 @@ fn certificate_sources(pod: &Pod) -> impl Iterator<Item = SourceKey> {
             .iter()
             .flat_map(|one| one.sources.iter().flatten());
         let certificates = sources.enumerate();
-        let certificates = certificates.filter(|(_, source)| source.pod_certificate.is_some());
-        certificates.map(|(index, _)| SourceKey {
-            volume: volume.name.clone(),
-            index,
+        certificates.filter_map(|(index, source)| {
+            let signer = &*source.pod_certificate.as_ref()?.signer_name;
+            let key = SourceKey {
+                volume: volume.name.clone(),
+                index,
+            };
+            Some((key, signer))
         })
     })
 }
@@ -367,7 +374,9 @@ pub(super) struct Seen<'p> {
 pub(super) struct SeenFile<'p> {
     pub(super) data: &'p [u8],
     permissions: (u32, Option<u32>, Option<u32>),
-    /// The path of its mount, if that is by `subPath`: a running container keeps the file, unless larder replaces it.
+    /// The path of its mount.
+    mount: &'p str,
+    /// The same, if that is by `subPath`: a running container keeps the file, unless larder replaces it.
     sub_mount: Option<&'p str>,
     is_token: bool,
     /// Whether it shows the pod itself.
@@ -519,6 +528,7 @@ fn files_of<'p>(
         let seen = SeenFile {
             data: &file.data,
             permissions: (file.mode, file.owner, fs_group(pod)),
+            mount: at,
             sub_mount: (!part.is_empty()).then_some(at),
             is_token: matches!(origin, Some(Origin::Token { .. })),
             is_of_pod: matches!(origin, Some(Origin::Field(_) | Origin::Resource { .. })),
@@ -587,9 +597,20 @@ impl<'p> BothSides<'p> {
             (has_other_links || is_own(before) || is_own(after))
                 && before.value(name) != after.value(name)
         });
-        if has_other_variables || before.mounts != after.mounts {
+        // A container sees the files of a volume, not how it is filled.
+        let places = |seen: &Seen<'_>| -> Vec<_> {
+            let mounts = seen.mounts.iter();
+            let places = mounts.map(|(path, (volume, part))| {
+                let name = volume.map(|volume| volume.name.clone());
+                ((*path).to_owned(), name, part.clone())
+            });
+            places.collect()
+        };
+        if has_other_variables || places(before) != places(after) {
             return Outcome::Restart;
         }
+        let is_filled_otherwise =
+            |file: &SeenFile<'_>| before.mounts[file.mount].0 != after.mounts[file.mount].0;
         let paths: BTreeSet<_> = before.files.keys().chain(after.files.keys()).collect();
         let mut outcome = Outcome::Same;
         for path in paths {
@@ -609,7 +630,8 @@ impl<'p> BothSides<'p> {
             let mut files = sides.into_iter().flatten();
             let needs_start = files.any(|file| {
                 let is_of_template = file.is_of_pod && self.has_other_template();
-                file.is_token || self.is_pinned(file) || is_of_template
+                let is_kept = self.is_pinned(file) || is_filled_otherwise(file);
+                file.is_token || is_of_template || is_kept
             });
             if needs_start || self.stays(path, sides, after) {
                 return Outcome::Restart;

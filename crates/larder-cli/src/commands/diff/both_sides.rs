@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     edits::{Edits, edits},
-    mounts::{is_same_mount, mounted_part},
+    mounts::{is_filled_otherwise, is_same_mount, mounted_part},
     outcome::{DiffPart, Selected, permissions},
     sub_paths::is_below,
 };
@@ -204,6 +204,12 @@ impl<'s, 'r> BothSides<'s, 'r> {
             .collect()
     }
 
+    /// Whether what is at a path is of a volume that is filled otherwise than on the first side.
+    pub(super) fn is_filled_otherwise(&self, path: &str) -> bool {
+        let mounts = self.from.mount_of(path).zip(self.to.mount_of(path));
+        mounts.is_some_and(|((from, _), (to, _))| is_filled_otherwise(from, to))
+    }
+
     pub(super) fn mounts(&self) -> Edits<&'r str, ShownMount<'r>> {
         let mounts = |content: &ContainerContent<'r>| {
             let mounts = content.all_mounts.iter();
@@ -230,7 +236,8 @@ impl<'s, 'r> BothSides<'s, 'r> {
             let has_mount_below = others.any(|mount| is_below(&mount.mount_path, root));
             let parts = paths.into_iter().map(move |path| {
                 let file = [from, to].map(|side| side.look_up(&path));
-                let may_be_live = may_be_live(file.each_ref());
+                let may_be_live =
+                    may_be_live(file.each_ref()) && !is_filled_otherwise(from.mount, to.mount);
                 Selected {
                     mounted: [from, to].map(|side| mounted_part(side.mount)),
                     path,

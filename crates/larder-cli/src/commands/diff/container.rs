@@ -26,6 +26,8 @@ pub(super) struct ContainerDiff<'r> {
     pub(super) files: Edits<String, MountedFile<'r>>,
     pub(super) mounts: Edits<&'r str, ShownMount<'r>>,
     pub(super) sub_paths: SubPathDiff,
+    /// Whether files that differ are of volumes that are filled otherwise.
+    pub(super) is_filled_otherwise: bool,
     /// The immutable objects whose changes are among the differences.
     pub(super) immutable: BTreeSet<String>,
     /// What is not known of it on a side.
@@ -130,6 +132,8 @@ struct FileEffects<'e, 'r> {
     asks: bool,
     /// The immutable object that a file comes from, if that differs.
     pinned: &'e dyn Fn(&Origin<'_>) -> Option<String>,
+    /// Whether what is at a path is of a volume that is filled otherwise.
+    is_filled_otherwise: &'e dyn Fn(&str) -> bool,
     /// Whether the container runs as long as its pod.
     keeps_running: bool,
     /// Whether the template of the pod differs, which changes no pod that runs.
@@ -147,7 +151,8 @@ impl<'r> FileEffects<'_, 'r> {
     }
 
     fn of(&self, path: &str, sides: &(PathTerm<'r>, PathTerm<'r>)) -> Effect {
-        file_effect(self.sub_path(path, sides), self.stays([&sides.0, &sides.1]))
+        let stays = self.stays([&sides.0, &sides.1]) || (self.is_filled_otherwise)(path);
+        file_effect(self.sub_path(path, sides), stays)
     }
 
     /// Whether a running container keeps the file, however it is mounted.
@@ -239,6 +244,7 @@ impl<'r> ContainerDiff<'r> {
             shown: SubPathDiff::shown(sides.to),
             asks: to.updates_sub_paths(),
             pinned: &pinned,
+            is_filled_otherwise: &|path| sides.is_filled_otherwise(path),
             keeps_running: after.view.keeps_running(),
             has_other_template: from.is_some_and(|from| has_other_template(from, to)),
         };
@@ -250,6 +256,8 @@ impl<'r> ContainerDiff<'r> {
         let sub_paths =
             paths.filter_map(|(_, path, _)| Some(effects.sub_path(path, files.get(path)?)));
         diff.sub_paths = sub_paths.max().unwrap_or(SubPathDiff::None);
+        let mut paths = found.files.iter();
+        diff.is_filled_otherwise = paths.any(|(_, path, _)| sides.is_filled_otherwise(path));
         match diff.verdict {
             Verdict::Starts => diff.show_all(&after.content),
             Verdict::Fails(_) => {}
@@ -296,6 +304,7 @@ impl<'r> ContainerDiff<'r> {
             files: Edits::new(),
             mounts: Edits::new(),
             sub_paths: SubPathDiff::None,
+            is_filled_otherwise: false,
             immutable: BTreeSet::new(),
             unknown,
             unless: Vec::new(),
@@ -404,9 +413,14 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
         })
         .collect();
     let own = after.start.values_beyond(before);
-    unmet.extend(own.filter_map(|value| {
-        let what = value.sources().next()?.to_string();
-        Some(Unmet { what, hint: None })
+    unmet.extend(own.map(|value| {
+        let sources: BTreeSet<_> = value.sources().map(ToString::to_string).collect();
+        let sources = sources.into_iter().collect::<Vec<_>>().join(" or ");
+        // Another value counts where that is missing.
+        let is_optional = !value.may_be_absent() && value.questions().next().is_some();
+        let if_there = if is_optional { ", if that exists" } else { "" };
+        let what = format!("a path in {sources}{if_there}");
+        Unmet { what, hint: None }
     }));
     unmet.into_iter().collect()
 }

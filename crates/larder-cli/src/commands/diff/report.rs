@@ -54,6 +54,7 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
                     has_other_permissions(&diff.files),
                     "modes, owners or groups of files",
                 ),
+                (diff.is_filled_otherwise, "sources of a volume"),
                 (!diff.immutable.is_empty(), IMMUTABLE),
             ]
             .iter()

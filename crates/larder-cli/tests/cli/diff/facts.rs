@@ -1,6 +1,6 @@
 //! What only a running pod has is the same on both sides as long as nothing differs that is known to make it.
 
-use super::truth::{check, pod};
+use super::truth::{check, container, pod};
 
 /// A pod that reads a field or resource, in which something is said of it.
 fn reading(source: &str, said: &str) -> String {
@@ -83,7 +83,7 @@ fn account_and_key_type_make_a_certificate() {
     check(
         &side("a", "ED25519"),
         &side("a", "RSA3072"),
-        "restart",
+        "unknown",
         &[named],
     );
     check(&side("a", "ED25519"), &side("a", "ED25519"), "same", &[]);
@@ -122,7 +122,43 @@ fn service_may_be_a_part_of_a_path() {
         &["service kubernetes"],
     );
     check(&of("DB_SERVICE_HOST"), &of("DB_SERVICE_HOST"), "same", &[]);
-    let found = super::truth::container(&literal, &of("DB_SERVICE_HOST"));
+    let found = container(&literal, &of("DB_SERVICE_HOST"));
     assert_eq!(found["unless"][0]["what"], "service db", "{found:#}");
     check(&literal, &of("OTHER"), "fails", &[]);
+}
+
+#[test]
+fn condition_of_a_path_is_what_suffices() {
+    let side = |env: &str, path: &str| {
+        pod(
+            &format!("{env}, volumeMounts: [{{name: v, mountPath: /v, {path}}}]"),
+            "volumes: [{name: v, emptyDir: {}}]",
+        )
+    };
+    let optional = |object: &str| format!("{{{object}, optional: true}}");
+    let key = format!("secretKeyRef: {}", optional("name: s, key: k"));
+    let of_key = format!("{{name: k, valueFrom: {{{key}}}}}");
+    let sources = [
+        format!("{{configMapRef: {}}}", optional("name: c")),
+        format!("{{secretRef: {}}}", optional("name: s")),
+    ];
+    for (env, what) in [
+        (format!("env: [{of_key}]"), "a path in secret s key k"),
+        (
+            format!("envFrom: [{}]", sources.join(", ")),
+            "a path in configmap c key k or secret s key k",
+        ),
+        (
+            format!("env: [{{name: k, value: a}}, {of_key}]"),
+            "a path in secret s key k, if that exists",
+        ),
+        (
+            "env: [{name: k, valueFrom: {secretKeyRef: {name: s, key: k}}}]".to_owned(),
+            "a path in secret s key k",
+        ),
+    ] {
+        let (from, to) = (side(&env, "subPath: x"), side(&env, "subPathExpr: $(k)"));
+        let found = container(&from, &to);
+        assert_eq!(found["unless"][0]["what"], what, "{found:#}");
+    }
 }

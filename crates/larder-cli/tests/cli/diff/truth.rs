@@ -598,7 +598,7 @@ fn certificate_of_a_pod_is_not_known() {
     check(
         &text,
         &side("example.com/b"),
-        "restart",
+        "unknown",
         &[
             "pod certificate of example.com/a",
             "pod certificate of example.com/b",

@@ -229,11 +229,13 @@ fn same_file<'r>(
     SettledPart::of(Some(&from), Some(&to), effect)
 }
 
-/// What the pod says of a file.
+/// What the pod says of a file. A group that it belongs to may read it, whatever its mode (Kubernetes 1.36,
+/// `pkg/volume/volume_linux.go`).
 pub(in crate::commands::diff) fn permissions(
     one: &MountedFile<'_>,
 ) -> (u32, Option<u32>, Option<u32>) {
-    (one.file.mode, one.file.owner, one.group)
+    let of_group = one.group.map_or(0, |_| 0o440);
+    (one.file.mode | of_group, one.file.owner, one.group)
 }
 
 /// The effect of a file that differs, on a side where `mount` shows it.
