@@ -107,6 +107,8 @@ pub(crate) struct Offline {
     /// Whether each service account of the documents has its token mounted, as far as it says so.
     accounts: HashMap<ObjectKey, Option<bool>>,
     claims: BTreeSet<ObjectKey>,
+    /// Those of StatefulSets, without the ordinals of their pods.
+    claims_of_sets: BTreeSet<ObjectKey>,
     /// Namespaces and names of all Services of the documents, and of those that only the other side has.
     listed_services: Arc<BTreeSet<(String, String)>>,
     /// Whether objects that the documents lack are taken as unknown, not as missing.
@@ -223,6 +225,7 @@ impl Offline {
                         set_service_account(&mut pod);
                     }
                     let made_by = document.workload;
+                    offline.note_claims(&key.namespace, made_by.as_ref());
                     let source = match &made_by {
                         Some(workload) => format!("{workload}, {}", document.origin),
                         None => document.origin.to_string(),
@@ -286,6 +289,19 @@ impl Offline {
             inputs.assumptions.template = known.template;
         }
         Self { pods, ..offline }
+    }
+
+    /// Keeps the claims that the controller of a workload makes.
+    fn note_claims(&mut self, namespace: &str, made_by: Option<&manifest::Workload>) {
+        let Some(workload) = made_by else { return };
+        for claim in &workload.claims {
+            if workload.kind == "StatefulSet" {
+                let stem = without_ordinal(claim);
+                self.claims_of_sets.insert(ObjectKey::new(namespace, stem));
+            } else {
+                self.claims.insert(ObjectKey::new(namespace, &**claim));
+            }
+        }
     }
 
     /// Keeps the annotations of an object by which controllers know what to act on.
@@ -428,9 +444,14 @@ impl Offline {
         self.accounts.get(&key).copied().flatten()
     }
 
-    /// Whether the manifests have the PersistentVolumeClaim.
+    /// Whether the manifests have the PersistentVolumeClaim, or the StatefulSet that makes it.
     pub(crate) fn has_claim(&self, namespace: &str, name: &str) -> bool {
+        let stem = without_ordinal(name);
         self.claims.contains(&ObjectKey::new(namespace, name))
+            || stem != name
+                && self
+                    .claims_of_sets
+                    .contains(&ObjectKey::new(namespace, stem))
     }
 
     /// Whether `other` has the same content for this object, or both have none.
@@ -612,6 +633,11 @@ impl Offline {
             refuse_made(&mut inputs.secrets, namespace, &self.made);
         }
     }
+}
+
+/// `data-db-` of `data-db-0`
+fn without_ordinal(claim: &str) -> &str {
+    claim.trim_end_matches(|byte: char| byte.is_ascii_digit())
 }
 
 /// What makes an object, in words.

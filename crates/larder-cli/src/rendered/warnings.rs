@@ -8,14 +8,14 @@ use k8s_openapi::api::core::v1::Volume;
 use larder_agent::annotations;
 use larder_objects::{Kind, SourceKind};
 use larder_projection::{
-    Absent, ContainerView, Environment, Inputs, Mount, Origin, VolumeKind, disk::HiddenLinks,
-    expand, fs_group, pod_volumes,
+    ANY_KEY, Absent, ContainerView, Environment, Inputs, Mount, Origin, VolumeKind,
+    disk::HiddenLinks, expand, fs_group, pod_volumes,
 };
 use serde_json::Value;
 
 use super::{
     RenderedPod,
-    container::{ContainerContent, files_below, path_in_volume},
+    container::{ContainerContent, MountedFile, files_below, path_in_volume},
     hints::keys,
     pod::RenderedContainer,
     words::size,
@@ -102,18 +102,25 @@ fn unreadable(
     // Without a group of its own, the process has the one of root.
     let is_of_group = group.unwrap_or(0) == 0;
     let content = ContainerContent::new(container, &view.environment, &view.mounts, pod);
-    let found = content.paths().into_iter().filter_map(|path| {
-        let file = content.look_up(&path).shown()?;
-        let owner = i64::from(file.file.owner.unwrap_or(0));
+    let may_read = |file: &MountedFile<'_>| {
         let mode = file.file.mode;
-        let may_read = if owner == user {
+        if i64::from(file.file.owner.unwrap_or(0)) == user {
             mode & 0o400 != 0
         } else {
             mode & 0o004 != 0 || is_of_group && mode & 0o040 != 0
-        };
-        (!may_read).then(|| {
-            format!("{path}: user {user} cannot read it: mode {mode:04o}, user {owner}, and the pod has no fsGroup")
-        })
+        }
+    };
+    // Files of keys that no document names, too.
+    let any = content.any_files().into_keys();
+    let any = any.map(|root| format!("{root}/{ANY_KEY}"));
+    let found = content.paths().into_iter().chain(any).filter_map(|path| {
+        let term = content.look_up(&path);
+        let file = term.files().find(|file| !may_read(file))?;
+        let (mode, owner) = (file.file.mode, file.file.owner.unwrap_or(0));
+        let path = path.replace(ANY_KEY, "*");
+        Some(format!(
+            "{path}: user {user} cannot read it: mode {mode:04o}, user {owner}, and the pod has no fsGroup"
+        ))
     });
     found.take(MAX_UNREADABLE).collect()
 }
@@ -355,10 +362,7 @@ pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
     });
     let claims = pod_volumes(pod.pod).filter_map(|volume| {
         let claim = &volume.persistent_volume_claim.as_ref()?.claim_name;
-        // Those of a StatefulSet are made with its pods.
-        let is_made = *claim == format!("{}-{}-0", volume.name, pod.name());
-        let is_there =
-            is_made || pod.offline.has_claim(namespace, claim) || pod.offline.is_of_cluster;
+        let is_there = pod.offline.has_claim(namespace, claim) || pod.offline.is_of_cluster;
         let text = format!("PersistentVolumeClaim {claim} is not among the manifests");
         (!is_there).then(|| (format!("volume {}", volume.name), text))
     });

@@ -51,6 +51,7 @@ mod nginx;
 mod numbers;
 mod on_change;
 mod ordinary_services;
+mod ready;
 mod reboot;
 mod recipes;
 mod refs;

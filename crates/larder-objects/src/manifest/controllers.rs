@@ -1,7 +1,10 @@
 //! What controllers set in the pods that they make of a template (kubernetes v1.36, `pkg/controller`,
 //! `pkg/registry/batch/job/strategy.go`).
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde_json::{Map, Value};
 
@@ -23,6 +26,8 @@ pub struct Workload {
     pub template: Value,
     /// Its fields that the API server never changes, in the same form, each by its path.
     pub fixed: BTreeMap<&'static str, Value>,
+    /// Names of the PersistentVolumeClaims that its controller makes for the pod here.
+    pub claims: BTreeSet<String>,
 }
 
 /// What a controller does with pods whose template differs.
@@ -69,6 +74,7 @@ impl Workload {
             rollout: rollout(workload),
             template: template::compared(template),
             fixed: template::fixed(workload),
+            claims: claims(workload).into_values().collect(),
         }
     }
 }
@@ -147,6 +153,18 @@ pub(super) fn pod_name(workload: &Value) -> Value {
         }
         _ => name.cloned().unwrap_or_default(),
     }
+}
+
+/// The names of the PersistentVolumeClaims that its controller makes for the pod of [`pod_name`], by volume.
+pub(super) fn claims(workload: &Value) -> BTreeMap<String, String> {
+    let pod = pod_name(workload);
+    let pod = pod.as_str().unwrap_or_default();
+    let templates = workload.pointer("/spec/volumeClaimTemplates");
+    let templates = templates.and_then(Value::as_array).into_iter().flatten();
+    let names = templates.filter_map(|claim| claim.pointer("/metadata/name")?.as_str());
+    names
+        .map(|name| (name.to_owned(), format!("{name}-{pod}")))
+        .collect()
 }
 
 /// The fields that the controller of `workload` sets, in the pod of [`pod_name`].

@@ -1,6 +1,6 @@
 //! Turns the JSON of a document into the JSON of one object that can be decoded and stored.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
@@ -123,13 +123,13 @@ pub(super) fn pod_of_workload(
     template: &'static str,
 ) -> Result<Value, Problem> {
     let name = controllers::pod_name(&workload);
+    let claims = controllers::claims(&workload);
     let mut take = |pointer: &str| {
         workload
             .pointer_mut(pointer)
             .map_or(Value::Null, Value::take)
     };
     let namespace = take("/metadata/namespace");
-    let claims = take("/spec/volumeClaimTemplates");
     let pointer = format!("/{}", template.replace('.', "/"));
     let Value::Object(mut pod) = take(&pointer) else {
         let field = template.into();
@@ -144,35 +144,28 @@ pub(super) fn pod_of_workload(
         metadata.remove(key);
     }
     let mut spec = pod.remove("spec").unwrap_or_else(|| json!({}));
-    if let (Value::Array(claims), Value::String(name)) = (claims, &name) {
-        add_claims(&mut spec, &claims, name);
-    }
+    add_claims(&mut spec, claims);
     metadata.insert("name".to_owned(), name);
     metadata.insert("namespace".to_owned(), namespace);
     Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
 }
 
-fn add_claims(spec: &mut Value, claims: &[Value], pod: &str) {
+/// Adds the volumes of `claims`, which replace those of their names.
+fn add_claims(spec: &mut Value, claims: BTreeMap<String, String>) {
     let Value::Object(spec) = spec else { return };
     let volumes = spec.entry("volumes").or_insert_with(|| json!([]));
     let Value::Array(volumes) = volumes else {
         return;
     };
-    let name_of = |claim| Value::pointer(claim, "/metadata/name").and_then(Value::as_str);
-    let names: HashSet<&str> = claims.iter().filter_map(name_of).collect();
-    let is_replaced = |volume: &Value| {
+    let name = |volume: &Value| {
         volume
             .get("name")
             .and_then(Value::as_str)
-            .is_some_and(|name| names.contains(name))
+            .map(str::to_owned)
     };
-    volumes.retain(|volume| !is_replaced(volume));
-    let mut added = HashSet::new();
-    let names = claims.iter().filter_map(name_of);
-    for name in names.filter(|name| added.insert(*name)) {
-        volumes.push(json!({
-            "name": name,
-            "persistentVolumeClaim": {"claimName": format!("{name}-{pod}")},
-        }));
-    }
+    volumes.retain(|volume| !name(volume).is_some_and(|name| claims.contains_key(&name)));
+    let added = claims
+        .into_iter()
+        .map(|(name, claim)| json!({"name": name, "persistentVolumeClaim": {"claimName": claim}}));
+    volumes.extend(added);
 }
