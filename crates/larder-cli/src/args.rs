@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Refs(RefsArgs),
     #[cfg(feature = "manifests")]
     Apiserver(ApiserverArgs),
-    Exec(ExecArgs),
+    Exec(Box<ExecArgs>),
     Sidecar(Box<SidecarArgs>),
     /// Become the command of `larder exec`; started by it
     #[command(hide = true, name = STAGE)]

@@ -44,7 +44,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::LogLevel(args) => log_level::run(&args),
-        Command::Exec(args) => exec::run(args).map_err(Failure::of_exec),
+        Command::Exec(args) => exec::run(*args).map_err(Failure::of_exec),
         Command::Sidecar(args) => {
             keep_running()?;
             sidecar::run(&args)

@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, ObjectMeta, Secret, SecretBytes,
     manifest::{self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe},
+    stable_pod_uid,
 };
 use larder_projection::{
     Assumptions, Existence, Inputs, Need, NodeFacts, ServiceFacts, TrustBundle, TrustBundles,
@@ -121,6 +122,9 @@ pub(crate) struct Offline {
 #[derive(Debug)]
 pub(crate) struct OfflinePod {
     pub(crate) pod: Pod,
+    /// Its name; `DaemonSet/web` if another workload of the namespace has that name or a pod of that name. No pod has one
+    /// with a slash.
+    pub(crate) label: String,
     /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
     pub(crate) workload: Workload,
@@ -137,6 +141,12 @@ impl OfflinePod {
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         ObjectKey::new(namespace, self.workload.name.as_str())
     }
+
+    /// Its namespace and label, as `--pod` takes it.
+    pub(crate) fn called(&self) -> String {
+        let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        format!("{namespace}/{}", self.label)
+    }
 }
 
 /// The workload whose pod it is; one of its own is its own workload.
@@ -147,6 +157,11 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
+    /// `DaemonSet web`; `None` for a pod of its own.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        (self.kind != "Pod").then(|| format!("{} {}", self.kind, self.name))
+    }
+
     /// That of the pod with this key.
     fn new(made_by: Option<&manifest::Workload>, pod: &ObjectKey) -> Self {
         let (kind, name) = match made_by {
@@ -239,6 +254,7 @@ impl Offline {
                         ..Assumptions::default()
                     };
                     pods.push(OfflinePod {
+                        label: key.name.to_string(),
                         inputs: Inputs {
                             assumptions,
                             ..Inputs::default()
@@ -282,6 +298,7 @@ impl Offline {
         offline.services = services.into();
         offline.listed_services = Arc::new(listed_services);
         offline.trust_bundles = trust_bundles.into();
+        label_namesakes(&mut pods);
         for OfflinePod { pod, inputs, .. } in &mut pods {
             let known = std::mem::take(&mut inputs.assumptions);
             *inputs = offline.inputs(pod);
@@ -370,18 +387,26 @@ impl Offline {
     ///
     /// # Errors
     ///
-    /// The manifests lack it.
+    /// The manifests lack it, or have several of that name.
     pub(crate) fn position(&self, wanted: &PodName, namespace: &str) -> anyhow::Result<usize> {
-        let mut pods = self.pods.iter().map(|pod| &pod.pod.metadata);
-        if let Some(found) = pods.position(|pod| wanted.names(pod, namespace)) {
-            return Ok(found);
-        }
         let (namespace, name) = (wanted.namespace(namespace), &*wanted.name);
-        let is_of_workload = |pod: &OfflinePod| {
-            pod.workload.name == name && pod.pod.metadata.namespace.as_deref() == Some(namespace)
+        let is_wanted = |pod: &OfflinePod| {
+            let OfflinePod { workload, pod, .. } = pod;
+            let kind = wanted.kind.as_ref();
+            pod.metadata.namespace.as_deref() == Some(namespace)
+                && (workload.name == name || pod.metadata.name.as_deref() == Some(name))
+                && kind.is_none_or(|kind| kind.eq_ignore_ascii_case(&workload.kind))
         };
-        if let Some(found) = self.pods.iter().position(is_of_workload) {
-            return Ok(found);
+        let found: Vec<_> = (0..self.pods.len())
+            .filter(|index| is_wanted(&self.pods[*index]))
+            .collect();
+        if let [only] = *found {
+            return Ok(only);
+        }
+        if !found.is_empty() {
+            let found = found.iter().map(|index| self.pods[*index].called());
+            let found = found.collect::<Vec<_>>().join(" or ");
+            anyhow::bail!("several workloads are called {namespace}/{name}: name one, {found}");
         }
         let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
         let pods = pods.filter_map(|pod| Some((pod.namespace.as_deref()?, pod.name.as_deref()?)));
@@ -397,7 +422,7 @@ impl Offline {
         });
         let advice = || self.hint("Pod", (namespace, name), pods.collect(), elsewhere);
         let advice = rejected.unwrap_or_else(advice);
-        let problem = format!("no pod {namespace}/{name} in the manifests");
+        let problem = format!("no pod {} in the manifests", wanted.in_namespace(namespace));
         anyhow::bail!(with_hint(problem, &advice))
     }
 
@@ -631,6 +656,31 @@ impl Offline {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             refuse_made(&mut inputs.config_maps, namespace, &self.made);
             refuse_made(&mut inputs.secrets, namespace, &self.made);
+        }
+    }
+}
+
+/// Makes the labels of pods with a namesake, and the UIDs that are made of them, their own.
+fn label_namesakes(pods: &mut [OfflinePod]) {
+    let names = |pod: &OfflinePod| {
+        let own = pod.pod.metadata.name.clone().unwrap_or_default();
+        let place = pod.place();
+        let own = ObjectKey::new(place.namespace.clone(), own);
+        BTreeSet::from([own, place])
+    };
+    let mut counts = HashMap::<_, usize>::new();
+    for name in pods.iter().flat_map(names) {
+        *counts.entry(name).or_default() += 1;
+    }
+    for pod in pods {
+        if names(pod).iter().any(|name| counts[name] > 1) {
+            let Workload { kind, name } = &pod.workload;
+            pod.label = format!("{kind}/{name}");
+            let fields = &pod.inputs.assumptions.fields;
+            if fields.contains_key("metadata.uid") {
+                let uid = stable_pod_uid(&pod.place().namespace, &pod.label);
+                pod.pod.metadata.uid = Some(uid);
+            }
         }
     }
 }

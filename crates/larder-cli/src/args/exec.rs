@@ -66,7 +66,8 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// The pod; optional if the manifests contain only one
+    /// The pod, or of manifests its workload; NAMESPACE/KIND/NAME where several workloads have the name. Optional if the
+    /// manifests contain only one pod
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pod: Option<PodName>,
 

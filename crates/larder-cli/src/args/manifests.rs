@@ -79,7 +79,7 @@ pub(crate) struct RenderArgs {
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     pub(crate) context: Option<String>,
 
-    /// Render only this pod
+    /// Render only this pod, also by its workload; NAMESPACE/KIND/NAME where several workloads have the name
     #[arg(long, value_name = "NAMESPACE/NAME", required_if_eq("output", "env"))]
     pub(crate) pod: Option<PodName>,
 

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use super::{
     agent::PlaceArgs,
-    values::{PodName, duration, namespace},
+    values::{PodName, duration, namespace, served_pod},
 };
 
 /// Show what a running agent delivers, to which pods, and what is still pending
@@ -27,7 +27,7 @@ use super::{
 )]
 pub(crate) struct StatusArgs {
     /// Pods to show in full [default: an overview of all pods]
-    #[arg(value_name = "NAMESPACE/POD")]
+    #[arg(value_name = "NAMESPACE/POD", value_parser = served_pod)]
     pub(crate) pods: Vec<PodName>,
 
     /// Show only the pods of this namespace; also the namespace of pods that are given without one [default: default]

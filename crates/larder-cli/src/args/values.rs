@@ -19,10 +19,12 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// `NAMESPACE/NAME`, or `NAME` in the namespace of `-n`.
+/// `NAMESPACE/NAME`, or `NAME` in the namespace of `-n`; of manifests, `NAMESPACE/KIND/NAME`, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodName {
     namespace: Option<String>,
+    /// The kind of its workload, in any case.
+    pub(crate) kind: Option<String>,
     pub(crate) name: String,
 }
 
@@ -34,10 +36,21 @@ impl PodName {
 
     /// As the user has written it.
     pub(super) fn as_written(&self) -> String {
-        match &self.namespace {
-            Some(namespace) => format!("{namespace}/{}", self.name),
-            None => self.name.clone(),
+        let parts = self.namespace.iter().chain(&self.kind);
+        let parts: Vec<_> = parts.chain([&self.name]).map(String::as_str).collect();
+        parts.join("/")
+    }
+
+    /// With the namespace `default` if the name has none.
+    pub(crate) fn in_namespace(&self, default: &str) -> String {
+        let namespace = Some(self.namespace(default).to_owned());
+        let Self { kind, name, .. } = self.clone();
+        Self {
+            namespace,
+            kind,
+            name,
         }
+        .as_written()
     }
 
     /// Whether it is the name of the pod with this `metadata`.
@@ -51,18 +64,29 @@ impl FromStr for PodName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (namespace, name) = match text.split_once('/') {
-            Some((namespace, name)) => (Some(namespace), name),
-            None => (None, text),
+        let parts: Vec<_> = text.split('/').collect();
+        let (namespace, kind, name) = match *parts {
+            [name] => (None, None, name),
+            [namespace, name] => (Some(namespace), None, name),
+            [namespace, kind, name] => (Some(namespace), Some(kind), name),
+            _ => return Err("expected NAMESPACE/NAME or NAMESPACE/KIND/NAME"),
         };
-        if name.is_empty() || name.contains('/') || namespace == Some("") {
+        if parts.contains(&"") {
             return Err("expected NAMESPACE/NAME");
         }
         Ok(Self {
             namespace: namespace.map(str::to_owned),
+            kind: kind.map(str::to_owned),
             name: name.to_owned(),
         })
     }
+}
+
+/// Parses the name of a pod that an agent serves.
+pub(super) fn served_pod(text: &str) -> Result<PodName, &'static str> {
+    let name: PodName = text.parse()?;
+    let is_served = name.kind.is_none();
+    is_served.then_some(name).ok_or("expected NAMESPACE/NAME")
 }
 
 /// Parses `NAME=VALUE`.
@@ -182,8 +206,10 @@ mod tests {
         let parse = |text: &str| text.parse::<PodName>();
         assert_eq!(parse("prod/web").unwrap().namespace("x"), "prod");
         assert_eq!(parse("web").unwrap().namespace("x"), "x");
-        for bad in ["", "/", "prod/", "/web", "a/b/c"] {
+        assert_eq!(parse("prod/deployment/web").unwrap().name, "web");
+        for bad in ["", "/", "prod/", "/web", "a//c", "a/b/c/d"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        assert!(served_pod("prod/deployment/web").is_err());
     }
 }

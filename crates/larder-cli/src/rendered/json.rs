@@ -26,6 +26,8 @@ use crate::output::{
 struct PodReport<'a> {
     namespace: &'a str,
     name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<String>,
     uid: &'a str,
     /// The group to which all files belong, and which may read them.
     #[serde(rename = "fsGroup", skip_serializing_if = "Option::is_none")]
@@ -65,7 +67,7 @@ pub(crate) fn document(
     let of_pods = pods.iter().flat_map(|pod| {
         warnings::of_pod(pod)
             .into_iter()
-            .map(|(place, text)| format!("{}/{}: {place}: {text}", pod.namespace(), pod.name()))
+            .map(|(place, text)| format!("{}/{}: {place}: {text}", pod.namespace(), pod.label))
     });
     Document {
         warnings: warnings.iter().cloned().chain(of_pods).collect(),
@@ -105,6 +107,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
     PodReport {
         namespace: rendered.namespace(),
         name: rendered.name(),
+        workload: rendered.workload.in_words(),
         uid: rendered.pod.metadata.uid.as_deref().unwrap_or(""),
         fs_group: fs_group(rendered.pod),
         references: References::of(rendered.pod),

@@ -26,6 +26,8 @@ pub(crate) struct RenderedPod<'a> {
     pub(crate) offline: &'a Offline,
     /// Place of the pod in the manifests.
     pub(crate) source: &'a str,
+    /// What tells it from the other pods of its namespace: [`OfflinePod::label`].
+    pub(crate) label: &'a str,
     pub(crate) workload: &'a Workload,
     /// The document of the workload, if it is not the pod's own.
     pub(crate) made_by: Option<&'a manifest::Workload>,
@@ -103,7 +105,7 @@ impl<'a> RenderedPod<'a> {
 
     pub(crate) fn new(pod: &'a OfflinePod, offline: &'a Offline) -> Self {
         let (workload, made_by) = (&pod.workload, pod.made_by.as_ref());
-        let states_node = pod.states_node;
+        let (label, states_node) = (&*pod.label, pod.states_node);
         let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
         let views: Vec<_> = containers(pod)
             .map(|view| {
@@ -145,6 +147,7 @@ impl<'a> RenderedPod<'a> {
             inputs,
             offline,
             source,
+            label,
             workload,
             made_by,
             states_node,

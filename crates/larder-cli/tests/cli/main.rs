@@ -47,6 +47,7 @@ mod machines;
 mod metrics;
 mod misspellings;
 mod mounts;
+mod namesakes;
 mod nginx;
 mod numbers;
 mod on_change;

@@ -346,7 +346,8 @@ fn errors_of_one_part_leave_the_others_rendered() {
 
 #[test]
 fn pod_flag_selects_one_pod() {
-    let both = format!("{GOOD}---{APP}");
+    let good = GOOD.replace("metadata: {", "metadata: {namespace: default, ");
+    let both = format!("{good}---{APP}");
     let desk = Desk::with([("app.yaml", &both)]);
     for args in [
         "--pod default/web",

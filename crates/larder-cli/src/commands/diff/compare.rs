@@ -34,7 +34,7 @@ use super::{
     rollout::{self, ReplacedBy},
 };
 use crate::{
-    offline::{Offline, OfflinePod, maker_words},
+    offline::{Offline, OfflinePod, Workload, maker_words},
     output::references::{References, of_pods},
     rendered::RenderedPod,
 };
@@ -48,7 +48,7 @@ pub(super) struct Comparison<'r> {
     /// Objects that differ, that pods reference, and of which no compared container sees anything.
     pub(super) unseen: Vec<(Kind, ObjectKey)>,
     /// What is not known of each container, with its pod, whether or not they differ.
-    pub(super) unknown: Vec<(ObjectKey, &'r str, Remark)>,
+    pub(super) unknown: Vec<(PodKey<'r>, &'r str, Remark)>,
     /// What makes some of that, by namespace and what it is: `made by SealedSecret web-db, which differs (key url)`.
     pub(super) makers: BTreeMap<(String, String), String>,
     /// The variables of Services that new pods of a namespace get or lose.
@@ -60,13 +60,13 @@ pub(super) struct Comparison<'r> {
 /// What is said besides the differences.
 #[derive(Default)]
 struct Notes<'r> {
-    unknown: Vec<(ObjectKey, &'r str, Remark)>,
+    unknown: Vec<(PodKey<'r>, &'r str, Remark)>,
     services: BTreeMap<String, ServiceVariables>,
 }
 
 impl Notes<'_> {
-    fn services(&mut self, pod: &ObjectKey) -> &mut ServiceVariables {
-        self.services.entry(pod.namespace.to_string()).or_default()
+    fn services(&mut self, pod: PodKey<'_>) -> &mut ServiceVariables {
+        self.services.entry(pod.namespace.to_owned()).or_default()
     }
 }
 
@@ -148,9 +148,30 @@ impl fmt::Display for ComparedSides {
     }
 }
 
+/// A pod of a comparison.
+#[derive(Clone, Copy)]
+pub(super) struct PodKey<'r> {
+    pub(super) namespace: &'r str,
+    pub(super) workload: &'r Workload,
+    /// Whether the sides have another workload of its name.
+    has_namesake: bool,
+}
+
+/// `prod/web`, or `prod/DaemonSet/web` if it has a namesake
+impl fmt::Display for PodKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (namespace, Workload { kind, name }) = (self.namespace, self.workload);
+        if self.has_namesake {
+            write!(f, "{namespace}/{kind}/{name}")
+        } else {
+            write!(f, "{namespace}/{name}")
+        }
+    }
+}
+
 /// The differences of one pod.
 pub(super) struct PodDiff<'r> {
-    pub(super) key: ObjectKey,
+    pub(super) key: PodKey<'r>,
     /// The pod on the sides on which it exists.
     pub(super) sides: Edit<&'r RenderedPod<'r>>,
     /// Those of a removed pod are left out.
@@ -178,16 +199,25 @@ impl<'r> Comparison<'r> {
         // Whether one differs is seen in its containers.
         let (from, to) = (by_name(from).into_iter(), by_name(to).into_iter());
         let sides = edits(from, to, |_, _| false);
+        let mut names = HashMap::<_, usize>::new();
+        for (namespace, workload) in sides.keys() {
+            *names.entry((*namespace, &*workload.name)).or_default() += 1;
+        }
         let mut notes = Notes::default();
         let changed = ChangedObjects::between(from_world, to_world);
         let pods = sides
             .into_iter()
             .filter_map(|((namespace, workload), sides)| {
-                let key = ObjectKey::new(namespace, workload.name.as_str());
-                let is_in_doubt = left_out.in_doubt.contains(&key);
+                let place = ObjectKey::new(namespace, workload.name.as_str());
+                let is_in_doubt = left_out.in_doubt.contains(&place);
                 if is_in_doubt && !matches!(sides, Edit::Changed(..)) {
                     return None;
                 }
+                let key = PodKey {
+                    namespace,
+                    workload,
+                    has_namesake: names[&(namespace, &*workload.name)] > 1,
+                };
                 PodDiff::new(key, sides, &changed, &mut notes)
             });
         let pods = pods.collect();
@@ -243,7 +273,7 @@ fn of_no_container(
 impl<'r> PodDiff<'r> {
     /// `None` without a difference. Adds what is to be said of its containers, whether or not they differ, to `notes`.
     fn new(
-        key: ObjectKey,
+        key: PodKey<'r>,
         sides: Edit<&'r RenderedPod<'r>>,
         changed: &ChangedObjects,
         notes: &mut Notes<'r>,
@@ -262,9 +292,9 @@ impl<'r> PodDiff<'r> {
         for (after, to) in after {
             let name = after.view.name;
             let before = before.remove(name);
-            let services = notes.services(&key);
+            let services = notes.services(key);
             let container = ContainerDiff::new(before, after, from, to, services);
-            let what = container.remarks().map(|what| (key.clone(), name, what));
+            let what = container.remarks().map(|what| (key, name, what));
             notes.unknown.extend(what);
             containers.push(container);
         }

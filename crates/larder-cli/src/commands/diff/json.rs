@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{
     both_sides::ServiceVariables,
     change::{Change, PodSides},
-    compare::{Comparison, PodDiff},
+    compare::{Comparison, PodDiff, PodKey},
     container::{ContainerDiff, Verdict},
     edits::{Edit, Edits},
     rollout::ReplacedBy,
@@ -55,7 +55,9 @@ fn pods<S: Serializer>(
 impl<'c> Report<'c> {
     pub(super) fn new(comparison: &'c Comparison<'c>, show_secrets: bool) -> Self {
         let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
-            json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what.to_string()})
+            let mut json = json!({"namespace": pod.namespace, "pod": pod.workload.name, "container": container, "what": what.to_string()});
+            add_workload(&mut json, pod);
+            json
         });
         let object = |(kind, key): &(Kind, ObjectKey)| json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name});
         let not_compared = comparison.left_out.not_compared.iter();
@@ -72,6 +74,13 @@ impl<'c> Report<'c> {
     }
 }
 
+/// Names the kind of the pod's workload, unless it is a pod of its own.
+fn add_workload(json: &mut Value, pod: &PodKey<'_>) {
+    if let Some(workload) = pod.workload.in_words() {
+        json["workload"] = workload.into();
+    }
+}
+
 fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
     let sides = PodSides::of(diff);
     let containers = diff.containers.iter().map(|one| {
@@ -80,7 +89,7 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
     });
     let mut pod = json!({
         "namespace": diff.key.namespace,
-        "name": diff.key.name,
+        "name": diff.key.workload.name,
         "change": match diff.sides {
             Edit::Added(_) => "added",
             Edit::Removed(_) => "removed",
@@ -88,6 +97,7 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
         },
         "containers": containers.collect::<Map<_, _>>(),
     });
+    add_workload(&mut pod, &diff.key);
     let is_replaced = diff.containers.iter().any(|one| one.replaced_by.is_some());
     let replaced_by = diff.replaced_by.as_ref().filter(|_| is_replaced);
     if let Some(rolls_out) = replaced_by.and_then(ReplacedBy::rolls_out) {

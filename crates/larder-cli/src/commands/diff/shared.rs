@@ -150,7 +150,7 @@ impl<'d, 'r> AllShared<'d, 'r> {
         let more = pods.len().saturating_sub(MAX_LISTED);
         let listed = pods.iter().take(MAX_LISTED).map(|(pod, containers)| {
             Branch::new()
-                .plain(&self.pods[*pod].key)
+                .plain(self.pods[*pod].key)
                 .dim(containers.join(", "))
         });
         let more =

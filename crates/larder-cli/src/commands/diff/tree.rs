@@ -121,7 +121,7 @@ fn has_own_changes(pod: &PodDiff<'_>, shared: &AllShared<'_, '_>) -> bool {
 fn tree_of(pod: &PodDiff<'_>, shared: &AllShared<'_, '_>, show_secrets: bool) -> Branch {
     let sides = PodSides::of(pod);
     let source = sides.to.or(sides.from).map_or("", |pod| pod.source);
-    let root = Branch::new().bold(&pod.key);
+    let root = Branch::new().bold(pod.key);
     let root = match pod.sides {
         Edit::Added(_) => root.green("added"),
         Edit::Removed(_) => root.red("removed"),

@@ -45,11 +45,8 @@ pub(super) fn target(
         (None, []) => return Err(anyhow!("no pod in the manifests").into()),
         (None, [_]) => 0,
         (None, pods) => {
-            let names = pods.iter().map(|pod| &pod.pod.metadata).filter_map(|pod| {
-                let (namespace, name) = (pod.namespace.as_deref()?, pod.name.as_deref()?);
-                Some(format!("{namespace}/{name}"))
-            });
-            let names = names.take(NAMED_PODS).collect::<Vec<_>>().join(", ");
+            let names = pods.iter().map(OfflinePod::called).take(NAMED_PODS);
+            let names = names.collect::<Vec<_>>().join(", ");
             return Err(Failure::unreadable(format!(
                 "several pods in the manifests: name one with --pod, such as {names}"
             )));

@@ -39,6 +39,10 @@ impl Origin {
                 let why = "expected --pod for a pod of the running agent, or manifests with -f";
                 return Err(Failure::unreadable(why));
             };
+            if pod.kind.is_some() {
+                let why = "expected NAMESPACE/NAME for a pod of the running agent";
+                return Err(Failure::unreadable(why));
+            }
             if let Some(path) = args.path_as_pod() {
                 note(format_args!("to read {path}, write -f {path}"));
             }

@@ -44,7 +44,7 @@ pub(super) fn chosen<'p>(
     Err(Failure::unreadable(format!(
         "pod {}/{} has several containers: choose one with -c: {}",
         pod.namespace(),
-        pod.name(),
+        pod.label,
         first_names(&names, MAX_NAMED)
     )))
 }

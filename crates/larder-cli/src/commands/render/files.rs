@@ -1,4 +1,5 @@
-//! The volumes as directories: `DIR/NAMESPACE/POD/VOLUME`, each in the layout that a container finds.
+//! The volumes as directories: `DIR/NAMESPACE/POD/VOLUME`, or `DIR/NAMESPACE/KIND-NAME/VOLUME` where several workloads have
+//! the name, each in the layout that a container finds.
 //!
 //! Files get their modes; all belong to the user that runs the command. A volume with an error keeps its last content.
 //!
@@ -36,9 +37,11 @@ pub(super) fn write(dir: &Path, pods: &[RenderedPod<'_>]) -> Result<bool, Failur
     let root = sys::open_root(dir).with_context(|| format!("cannot open {}", dir.display()))?;
     let mut complete = true;
     for pod in pods {
+        // No pod has a name with the capital letters of a kind.
+        let directory = pod.label.replace('/', "-");
         for (volume, projection) in pod.volumes.values() {
             let Ok(projection) = projection else { continue };
-            let names = [pod.namespace(), pod.name(), &volume.name];
+            let names = [pod.namespace(), &directory, &volume.name];
             if let Err(error) = write_volume(&root, dir, names, &projection.payload) {
                 output::error(error.as_ref());
                 complete = false;

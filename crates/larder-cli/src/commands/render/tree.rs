@@ -97,7 +97,7 @@ impl Shown {
 
 fn tree_of(judged: &JudgedPod<'_, '_>, shown: Shown) -> Branch {
     let pod = judged.pod;
-    let name = format!("{}/{}", pod.namespace(), pod.name());
+    let name = format!("{}/{}", pod.namespace(), pod.label);
     let mut root = Branch::new().bold(name).dim(pod.source);
     root.push(judged.headline());
     for (container, view) in &pod.containers {

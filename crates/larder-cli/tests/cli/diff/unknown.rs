@@ -60,8 +60,7 @@ fn no_difference_is_said_with_what_is_not_known() {
         .unwrap()
         .iter()
         .find(|one| one["what"] == "secret shop-tls");
-    let part =
-        json!({"namespace": "prod", "pod": "web", "container": "web", "what": "secret shop-tls"});
+    let part = json!({"namespace": "prod", "pod": "web", "workload": "Deployment web", "container": "web", "what": "secret shop-tls"});
     assert_eq!(what, Some(&part));
     for format in ["tree", "markdown", "html"] {
         let run = run(POD, POD, &format!("-o {format}"));
