@@ -554,8 +554,10 @@ impl Offline {
             });
             take_empty(&mut inputs.secrets, |secret| {
                 let account = || self.token_accounts.get(&secret.metadata.key());
-                let is_empty = secret.data.is_empty() && !secret.immutable;
-                is_empty.then(|| account().cloned().unwrap_or_default())
+                // A controller adds its keys to those that a document has.
+                let is_filled = secret.data.is_empty() || account().is_some();
+                let is_open = is_filled && !secret.immutable;
+                is_open.then(|| account().cloned().unwrap_or_default())
             });
         }
     }

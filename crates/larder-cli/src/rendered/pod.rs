@@ -11,11 +11,12 @@ use larder_on_change::{
     parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
 };
 use larder_projection::{
-    ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, ObjectId, Origin,
-    PayloadError, Projection, RuntimeFeatures, Unavailable, VolumeKind, containers, environment,
-    mounts, partial_environment, partial_mounts, pod_volumes, project, used_volumes,
+    ContainerView, Environment, EnvironmentError, Inputs, Mount, MountError, MountTable, ObjectId,
+    Origin, PayloadError, Projection, RuntimeFeatures, Unavailable, VolumeKind, containers,
+    environment, mounts, partial_environment, partial_mounts, pod_volumes, project, used_volumes,
 };
 
+use super::path_in_volume;
 use crate::offline::{Offline, OfflinePod, Workload};
 
 /// One pod, with the view of each of its containers.
@@ -60,6 +61,33 @@ pub(crate) enum StartError {
     Environment(#[from] EnvironmentError),
     #[error(transparent)]
     Mounts(#[from] MountError),
+    /// A `subPath` leads through a file.
+    #[error("subPath {path:?} of volume {volume}: {file:?} is a file, not a directory")]
+    FileInTheWay {
+        path: String,
+        volume: String,
+        file: String,
+    },
+}
+
+/// Checks that no file is where a mount needs a directory of its volume.
+fn check_sub_path(
+    mount: &Mount<'_>,
+    filled: Option<&ProjectionResult<'_>>,
+) -> Result<(), StartError> {
+    let (Some(path), Some(Ok(filled))) = (mount.shown_sub_path(), filled) else {
+        return Ok(());
+    };
+    let wanted = path_in_volume(path);
+    let mut parents = wanted.match_indices('/').map(|(at, _)| &wanted[..at]);
+    let file = parents.find(|parent| filled.payload.contains_key(*parent));
+    file.map_or(Ok(()), |file| {
+        Err(StartError::FileInTheWay {
+            path: path.to_owned(),
+            volume: mount.volume.name.clone(),
+            file: file.to_owned(),
+        })
+    })
 }
 
 /// The mounts of a container on a runtime with all features: nothing is mounted here, so no limits apply.
@@ -107,11 +135,19 @@ impl<'a> RenderedPod<'a> {
         let (workload, made_by) = (&pod.workload, pod.made_by.as_ref());
         let (label, states_node) = (&*pod.label, pod.states_node);
         let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
+        let volumes = pod_volumes(pod)
+            .filter(|volume| VolumeKind::of(volume).is_some())
+            .map(|volume| (&*volume.name, (volume, project(pod, volume, inputs))));
+        let volumes: IndexMap<_, _> = volumes.collect();
         let views: Vec<_> = containers(pod)
             .map(|view| {
                 let rendered = || {
                     let environment = environment(pod, view, inputs)?;
                     let mounts = mount_table(pod, view, &environment)?;
+                    for mount in &mounts {
+                        let filled = volumes.get(&*mount.volume.name);
+                        check_sub_path(mount, filled.map(|(_, filled)| filled))?;
+                    }
                     Ok(RenderedContainer {
                         environment,
                         mounts,
@@ -138,9 +174,6 @@ impl<'a> RenderedPod<'a> {
                 )
             })
             .collect();
-        let volumes = pod_volumes(pod)
-            .filter(|volume| VolumeKind::of(volume).is_some())
-            .map(|volume| (&*volume.name, (volume, project(pod, volume, inputs))));
         let annotations = pod.metadata.annotations.as_ref();
         Self {
             pod,
@@ -154,7 +187,7 @@ impl<'a> RenderedPod<'a> {
             containers: views,
             partial,
             used: used_volumes(pod),
-            volumes: volumes.collect(),
+            volumes,
             hooks: annotated_hooks(
                 annotations.unwrap_or(&BTreeMap::new()),
                 // The limits of a node are unknown here.

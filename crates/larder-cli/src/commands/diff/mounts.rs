@@ -6,7 +6,7 @@ use super::{
     edits::Edit,
     outcome::{DiffPart, Effect},
 };
-use crate::rendered::ShownMount;
+use crate::rendered::{ShownMount, path_in_volume};
 
 /// Whether two mounts are the same, and made of the same.
 pub(super) fn is_same_mount(from: &ShownMount<'_>, to: &ShownMount<'_>) -> bool {
@@ -32,8 +32,10 @@ pub(super) fn mount_part<'p, 'r>(edit: &Edit<ShownMount<'r>>) -> DiffPart<'p, 'r
 
 /// The part of the volume that is mounted; `None` for the whole.
 fn sub_path(mount: &Mount<'_>) -> Option<Unknown> {
-    let known = mount.sub_path.as_deref();
-    let known = known.map(|path| Unknown::of_text(path.as_bytes()));
+    let known = mount.sub_path.as_deref().map(|path| match mount.kind {
+        Some(_) => Unknown::of_text(path_in_volume(path).as_bytes()),
+        None => Unknown::of_text(path.as_bytes()),
+    });
     mount.unknown_sub_path.clone().or(known)
 }
 

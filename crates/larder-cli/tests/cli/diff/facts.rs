@@ -102,6 +102,9 @@ fn account_makes_the_token_of_a_secret() {
     };
     check(&side("a"), &side("b"), "unknown", &["secret t"]);
     check(&side("a"), &side("a"), "same", &[]);
+    // The controller keeps what it finds.
+    let with_data = |account: &str| side(account) + "stringData: {own: x}\n";
+    check(&with_data("a"), &with_data("b"), "unknown", &["secret t"]);
 }
 
 #[test]
@@ -161,4 +164,20 @@ fn condition_of_a_path_is_what_suffices() {
         let found = container(&from, &to);
         assert_eq!(found["unless"][0]["what"], what, "{found:#}");
     }
+}
+
+#[test]
+fn file_is_no_directory_of_a_path() {
+    let side = |path: &str| {
+        let reader = pod(
+            &format!("volumeMounts: [{{name: v, mountPath: /v, subPath: {path}}}]"),
+            "volumes: [{name: v, configMap: {name: m}}]",
+        );
+        reader + &super::truth::map("m", "{a: x}")
+    };
+    let found = container(&side("b"), &side("a/b"));
+    assert_eq!(found["verdict"], "fails", "{found:#}");
+    let error = "subPath \"a/b\" of volume v: \"a\" is a file, not a directory";
+    assert_eq!(found["error"], error, "{found:#}");
+    check(&side("a"), &side("./a/"), "same", &[]);
 }
