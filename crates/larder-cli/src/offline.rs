@@ -9,7 +9,7 @@ mod names;
 mod pods;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     sync::Arc,
 };
 
@@ -17,12 +17,14 @@ use crate::args::PodName;
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, ObjectMeta, Secret, SecretBytes,
-    manifest::{self, MadeObject, Maker, Manifest, ManifestError, Manifests, RawObject, Recipe},
+    manifest::{
+        self, MadeObject, Maker, Manifest, ManifestError, Manifests, Ownership, RawObject, Recipe,
+    },
     stable_pod_uid,
 };
 use larder_projection::{
-    Assumptions, Existence, Inputs, Need, NodeFacts, ServiceFacts, TrustBundle, TrustBundles,
-    Unavailable, UnknownKeys, UnknownObject, containers, env_files, pod_volumes,
+    Assumptions, Existence, Inputs, Keyed, Need, NodeFacts, OtherKeys, ServiceFacts, TrustBundle,
+    TrustBundles, Unavailable, UnknownObject, containers, env_files, pod_volumes,
 };
 
 pub(crate) use self::{
@@ -31,7 +33,7 @@ pub(crate) use self::{
     pods::bind_to_only_node,
 };
 use self::{
-    missing::{refuse_made, refuse_unread, take_empty, take_missing},
+    missing::{made_object, refuse_made, refuse_unread, take_empty, take_missing},
     pods::{fields_of, not_before_it_exists, set_service_account},
 };
 
@@ -179,7 +181,7 @@ impl Offline {
     /// Takes the objects of `manifests`. A pod without a node is bound to the only Node, if there is exactly one.
     pub(crate) fn new(mut manifests: Manifests, cluster: ClusterObjects) -> Self {
         bind_to_only_node(&mut manifests);
-        Self::of(manifests, cluster)
+        Self::default().with(manifests, cluster)
     }
 
     /// Takes the objects of `manifests`, which have all that an API server has for them, except the objects `not_read`.
@@ -194,15 +196,18 @@ impl Offline {
         not_read: &HashSet<(Kind, ObjectKey)>,
         not_applied: &HashSet<(Kind, ObjectKey)>,
     ) -> Self {
-        let mut offline = Self::of(manifests, ClusterObjects::FromManifests);
-        offline.is_of_cluster = true;
+        let cluster = Self {
+            is_of_cluster: true,
+            ..Self::default()
+        };
+        let mut offline = cluster.with(manifests, ClusterObjects::FromManifests);
         let bundles = TrustBundles::Partial(Arc::clone(&offline.trust_bundles), Existence::Unsure);
         let unseen = |kind, key: &ObjectKey| {
             let object = (kind, key.clone());
             if not_applied.contains(&object) {
                 return Some(UnknownObject {
-                    // Not that of the API server, which is not known either.
-                    recipe: Recipe::new("applied"),
+                    // Not those of the API server, which are not known either.
+                    others: OtherKeys::Any(Recipe::new("applied")),
                     ..UnknownObject::unseen(Existence::Certain)
                 });
             }
@@ -218,17 +223,22 @@ impl Offline {
         offline
     }
 
-    fn of(manifests: Manifests, cluster: ClusterObjects) -> Self {
+    fn with(self, manifests: Manifests, cluster: ClusterObjects) -> Self {
         let mut offline = Self {
             root_ca: (cluster == ClusterObjects::Assumed).then(root_ca),
             rejected: manifests.errors.iter().filter_map(rejected).collect(),
-            ..Self::default()
+            ..self
         };
         let (mut pods, mut services, mut trust_bundles) = (Vec::new(), Vec::new(), Vec::new());
         let mut listed_services = BTreeSet::new();
         for made in manifests.made {
             let key = (made.kind, made.key.clone());
-            offline.made.entry(key).or_insert(made);
+            match offline.made.entry(key) {
+                Entry::Vacant(first) => {
+                    first.insert(made);
+                }
+                Entry::Occupied(mut first) => first.get_mut().join(made),
+            }
         }
         offline.claims = manifests.claims;
         for document in manifests.documents {
@@ -353,7 +363,7 @@ impl Offline {
             .collect();
         let key = (kind, ObjectKey::new(namespace, name));
         if let Some(maker) = self.no_longer_made.get(&key) {
-            return format!("no longer made by {}", maker_words(maker));
+            return format!("no longer made by {maker}");
         }
         let elsewhere = |namespaces: &[&str]| {
             let namespaces = namespaces.join(", ");
@@ -483,7 +493,7 @@ impl Offline {
     pub(crate) fn has_same_object(&self, other: &Self, kind: Kind, key: &ObjectKey) -> bool {
         let made = |side: &Self| {
             side.maker(kind, key)
-                .map(|made| (made.recipe.clone(), made.keys.clone()))
+                .map(|made| (made.keys.clone(), made.others.clone()))
         };
         if made(self) != made(other) {
             return false;
@@ -504,11 +514,12 @@ impl Offline {
 
     /// Whether the object is immutable, and `other` has other content for it or none.
     pub(crate) fn is_immutable_change(&self, other: &Self, kind: Kind, key: &ObjectKey) -> bool {
+        let is_made_so = self.maker(kind, key).is_some_and(|made| made.immutable);
         let is_immutable = match kind {
             Kind::ConfigMap => self.config_maps.get(key).is_some_and(|map| map.immutable),
             Kind::Secret => self.secrets.get(key).is_some_and(|secret| secret.immutable),
         };
-        is_immutable && !self.has_same_object(other, kind, key)
+        (is_immutable || is_made_so) && !self.has_same_object(other, kind, key)
     }
 
     /// Says what objects are that the documents lack, or that have no data: a controller may fill them.
@@ -529,7 +540,7 @@ impl Offline {
         }
         let unseen = |kind, key: &ObjectKey| match outside {
             Outside::Assumed => Some(UnknownObject::unseen(Existence::Certain)),
-            Outside::Perhaps { other } if other.has_object(kind, key) => None,
+            Outside::Perhaps { other } if other.provides(kind, key) => None,
             Outside::Perhaps { .. } => Some(UnknownObject::unseen(Existence::Unsure)),
         };
         let others = match outside {
@@ -564,11 +575,20 @@ impl Offline {
 
     /// Whether the manifests have the object, or what makes it.
     pub(crate) fn has_object(&self, kind: Kind, key: &ObjectKey) -> bool {
-        let is_there = match kind {
+        self.is_listed(kind, key) || self.maker(kind, key).is_some()
+    }
+
+    fn is_listed(&self, kind: Kind, key: &ObjectKey) -> bool {
+        match kind {
             Kind::ConfigMap => self.config_maps.contains_key(key),
             Kind::Secret => self.secrets.contains_key(key),
-        };
-        is_there || self.maker(kind, key).is_some()
+        }
+    }
+
+    /// Whether the manifests are what makes the object: something that only adds keys to it does not.
+    fn provides(&self, kind: Kind, key: &ObjectKey) -> bool {
+        let is_added = |made: &MadeObject| made.ownership == Ownership::Added;
+        self.is_listed(kind, key) || self.maker(kind, key).is_some_and(|made| !is_added(made))
     }
 
     /// Everything that the projections of `pod` read; see [`needs`].
@@ -594,15 +614,14 @@ impl Offline {
         for need in needs(pod) {
             match need {
                 Need::Object(Kind::ConfigMap, name) => {
-                    let found = self.config_maps.get(&key(&name));
+                    let listed = self.config_maps.get(&key(&name));
                     let assumed = self.root_ca.as_ref().filter(|_| name == ROOT_CA);
-                    let missing = || self.made_or_missing(Kind::ConfigMap, &key(&name));
-                    let found = found.or(assumed).cloned().ok_or_else(missing);
+                    let found = self.listed_or_made(listed.or(assumed), &key(&name));
                     inputs.config_maps.insert(name.into(), found);
                 }
                 Need::Object(Kind::Secret, name) => {
-                    let missing = || self.made_or_missing(Kind::Secret, &key(&name));
-                    let found = self.secrets.get(&key(&name)).cloned().ok_or_else(missing);
+                    let listed = self.secrets.get(&key(&name));
+                    let found = self.listed_or_made(listed, &key(&name));
                     inputs.secrets.insert(name.into(), found);
                 }
                 Need::Token(request) => {
@@ -624,19 +643,20 @@ impl Offline {
         inputs
     }
 
-    /// What is known of an object that the documents lack.
-    fn made_or_missing(&self, kind: Kind, key: &ObjectKey) -> Unavailable {
-        let Some(made) = self.maker(kind, key) else {
-            return Unavailable::NotFound;
-        };
-        Unavailable::Unknown(Arc::new(UnknownObject {
-            existence: Existence::Certain,
-            recipe: made.recipe.clone(),
-            keys: match &made.keys {
-                Some(keys) => UnknownKeys::Exactly(keys.clone()),
-                None => UnknownKeys::Any,
-            },
-        }))
+    /// What is known of an object that may be `listed`, and made of documents.
+    fn listed_or_made<K: Keyed>(
+        &self,
+        listed: Option<&Arc<K>>,
+        key: &ObjectKey,
+    ) -> Result<Arc<K>, Unavailable> {
+        match (self.maker(K::KIND, key), listed) {
+            (None, Some(listed)) => Ok(Arc::clone(listed)),
+            (None, None) => Err(Unavailable::NotFound),
+            (Some(made), listed) => {
+                let object = made_object(made, listed.map(|one| &**one), self.is_of_cluster);
+                Err(Unavailable::Unknown(Arc::new(object)))
+            }
+        }
     }
 
     /// Makes objects that could not be read from an API server unavailable, with their `reasons`.
@@ -656,8 +676,13 @@ impl Offline {
             let fields = &mut inputs.assumptions.fields;
             fields.retain(|field, _| !not_before_it_exists().iter().any(|(own, _)| own == field));
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
-            refuse_made(&mut inputs.config_maps, namespace, &self.made);
-            refuse_made(&mut inputs.secrets, namespace, &self.made);
+            let live = self.is_of_cluster;
+            let (maps, secrets) = (
+                live.then_some(&self.config_maps),
+                live.then_some(&self.secrets),
+            );
+            refuse_made(&mut inputs.config_maps, namespace, &self.made, maps);
+            refuse_made(&mut inputs.secrets, namespace, &self.made, secrets);
         }
     }
 }
@@ -690,14 +715,6 @@ fn label_namesakes(pods: &mut [OfflinePod]) {
 /// `data-db-` of `data-db-0`
 fn without_ordinal(claim: &str) -> &str {
     claim.trim_end_matches(|byte: char| byte.is_ascii_digit())
-}
-
-/// What makes an object, in words.
-pub(crate) fn maker_words(maker: &Maker) -> &str {
-    match maker {
-        Maker::Controller(document) => document,
-        Maker::Sops => "sops",
-    }
 }
 
 /// What the projections of `pod` read, including volumes that no container mounts.

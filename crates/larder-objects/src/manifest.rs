@@ -76,7 +76,7 @@ pub use self::{
     generated::generated_name,
     hidden::HiddenObjects,
     kept::{KeptObjects, KeptVersion},
-    makers::{MadeObject, Maker, Recipe},
+    makers::{MadeObject, Maker, Ownership, Recipe},
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,
 };

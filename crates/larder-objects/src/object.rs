@@ -197,6 +197,9 @@ impl ObjectMeta {
 pub struct ResourceVersion(SmolStr);
 
 impl ResourceVersion {
+    /// That of an object that no API server has.
+    pub const NONE: Self = Self(SmolStr::new_static(""));
+
     /// The version that `text` denotes.
     pub fn new(text: impl Into<SmolStr>) -> Self {
         Self(text.into())

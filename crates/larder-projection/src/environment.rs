@@ -231,7 +231,7 @@ impl<'a> Builder<'a> {
         let object = match self.object::<K>(name, optional)? {
             Found::Known(object) => object,
             Found::Absent => return Ok(()),
-            Found::Unknown(part) => return self.unknown_keys::<K>(prefix, name, &part, optional),
+            Found::Unknown(part) => return self.unknown_keys(prefix, name, part, optional),
         };
         let keys = object.variables();
         // Room for all that is still to come, so that the map grows once.
@@ -352,11 +352,9 @@ impl<'a> Builder<'a> {
                 }
             }
             Found::Unknown(part) => match part.key(key) {
-                KeyState::Present(value) => {
-                    return Ok(of_unknown(value, missing::<K>(name, Some(key))).into());
-                }
-                KeyState::Perhaps(question, value) => {
-                    let value = of_unknown(value, missing::<K>(name, Some(key)));
+                KeyState::Present(value, origin) => return Ok(of_unknown(value, origin).into()),
+                KeyState::Perhaps(question, value, origin) => {
+                    let value = of_unknown(value, origin);
                     if optional == Some(true) {
                         return Ok(VariableSource::Perhaps(question, value));
                     }
@@ -511,18 +509,13 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
     }
 }
 
-fn of_unknown(unknown: Unknown, origin: Origin<'_>) -> Variable<'_> {
+fn of_unknown<'a>(value: impl Into<Value<'a>>, origin: Origin<'a>) -> Variable<'a> {
     Variable {
-        value: unknown.into(),
+        value: value.into(),
         secret: origin.is_secret(),
         origin,
         fallback: None,
     }
-}
-
-fn missing<'a, K: Keyed>(name: &'a str, key: Option<&'a str>) -> Origin<'a> {
-    let kind = K::KIND;
-    Origin::Missing { kind, name, key }
 }
 
 /// What a reference stands for.

@@ -6,6 +6,8 @@
 //! Invariant: "does not exist" is always stated, never inferred. An object that was not gathered is a separate error,
 //! so that an optional reference cannot turn a forgotten look-up into an empty volume.
 
+mod unknown_part;
+
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use k8s_openapi::{
@@ -18,9 +20,8 @@ use larder_objects::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Assumptions, ObjectId, PodCertificate, Question, TrustBundles, Unknown, UnknownSource,
-};
+pub(crate) use self::unknown_part::{KeyState, UnknownPart};
+use crate::{Assumptions, ObjectId, PodCertificate, TrustBundles};
 
 /// Everything that the projections of one pod read.
 #[derive(Clone, Debug, Default)]
@@ -61,10 +62,10 @@ pub enum Unavailable {
 pub struct UnknownObject {
     /// Whether it is there.
     pub existence: Existence,
-    /// What makes it: an object of another recipe is another one. Empty if unknown.
-    pub recipe: Recipe,
-    /// Its keys.
-    pub keys: UnknownKeys,
+    /// The keys that it has if it is there.
+    pub keys: BTreeMap<Arc<str>, KeyContent>,
+    /// Its other keys.
+    pub others: OtherKeys,
 }
 
 /// Whether an object is there.
@@ -76,13 +77,33 @@ pub enum Existence {
     Unsure,
 }
 
-/// The keys of an object whose values are not known.
+/// The keys of an object that are not known, with what makes them: those of another recipe are others. Empty if unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UnknownKeys {
-    /// Unknown.
-    Any,
-    /// Exactly these, each with what makes its value: another recipe may make another value.
-    Exactly(BTreeMap<Arc<str>, Recipe>),
+pub enum OtherKeys {
+    /// There are none.
+    None,
+    /// There may be any.
+    Any(Recipe),
+    /// There may be those that a reference names. What takes all keys takes the known ones.
+    Named(Recipe),
+}
+
+impl OtherKeys {
+    pub(crate) fn recipe(&self) -> Option<&Recipe> {
+        match self {
+            Self::None => None,
+            Self::Any(recipe) | Self::Named(recipe) => Some(recipe),
+        }
+    }
+}
+
+/// The value of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyContent {
+    /// This one.
+    Known(SecretBytes),
+    /// Unknown, with what makes it: another recipe may make another value.
+    Made(Recipe),
 }
 
 impl UnknownObject {
@@ -90,8 +111,8 @@ impl UnknownObject {
     pub fn unseen(existence: Existence) -> Self {
         Self {
             existence,
-            recipe: Recipe::default(),
-            keys: UnknownKeys::Any,
+            keys: BTreeMap::new(),
+            others: OtherKeys::Any(Recipe::default()),
         }
     }
 }
@@ -397,9 +418,13 @@ impl Inputs {
                 message: Arc::clone(message),
             }),
             Some(Err(Unavailable::Unknown(object))) => {
-                let (name, recipe) = (name.into(), object.recipe.clone());
-                let id = ObjectId { kind, name, recipe };
-                Ok(Found::Unknown(UnknownPart { id, object }))
+                let recipe = object.others.recipe().cloned().unwrap_or_default();
+                let id = ObjectId {
+                    kind,
+                    name: name.into(),
+                    recipe,
+                };
+                Ok(Found::Unknown(UnknownPart::new(id, name, object)))
             }
             None => Err(ObjectError::NotGathered {
                 kind,
@@ -415,55 +440,4 @@ pub(crate) enum Found<'a, K> {
     /// It does not exist, and need not.
     Absent,
     Unknown(UnknownPart<'a>),
-}
-
-/// An object whose values are not known.
-pub(crate) struct UnknownPart<'a> {
-    pub(crate) id: ObjectId,
-    object: &'a UnknownObject,
-}
-
-/// What is known of a key.
-pub(crate) enum KeyState {
-    /// It is there, with this value.
-    Present(Unknown),
-    /// It has this value, if the answer is yes.
-    Perhaps(Question, Unknown),
-    Missing,
-}
-
-impl UnknownPart<'_> {
-    pub(crate) fn key(&self, key: &str) -> KeyState {
-        match &self.object.keys {
-            UnknownKeys::Exactly(keys) => match keys.get(key) {
-                Some(recipe) => KeyState::Present(self.value(key, recipe)),
-                None => KeyState::Missing,
-            },
-            UnknownKeys::Any => {
-                let question = Question::HasKey(self.id.clone(), key.into());
-                KeyState::Perhaps(question, self.value(key, &Recipe::default()))
-            }
-        }
-    }
-
-    /// All keys with their values; `None` if they are not known.
-    pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (&str, Unknown)>> {
-        match &self.object.keys {
-            UnknownKeys::Exactly(keys) => Some(
-                keys.iter()
-                    .map(|(key, recipe)| (&**key, self.value(key, recipe))),
-            ),
-            UnknownKeys::Any => None,
-        }
-    }
-
-    /// Whether it is there, if that is not known.
-    pub(crate) fn existence(&self) -> Option<Question> {
-        let is_unsure = self.object.existence == Existence::Unsure;
-        is_unsure.then(|| Question::Exists(self.id.clone()))
-    }
-
-    fn value(&self, key: &str, recipe: &Recipe) -> Unknown {
-        Unknown::of(UnknownSource::key(&self.id, key, recipe))
-    }
 }

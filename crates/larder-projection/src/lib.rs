@@ -37,8 +37,8 @@ pub use environment::{
 };
 pub use expand::expand;
 pub use inputs::{
-    EnvFile, EnvFileRef, Existence, Inputs, Keyed, NodeFacts, ObjectError, ServiceFacts,
-    ServicePortFacts, SourceKey, TokenRequest, Unavailable, UnknownKeys, UnknownObject,
+    EnvFile, EnvFileRef, Existence, Inputs, KeyContent, Keyed, NodeFacts, ObjectError, OtherKeys,
+    ServiceFacts, ServicePortFacts, SourceKey, TokenRequest, Unavailable, UnknownObject,
 };
 pub use memory_limit::memory_limit;
 pub use mounts::{

@@ -39,7 +39,7 @@ pub struct ObjectId {
     pub kind: Kind,
     /// Its name, in the namespace of the pod.
     pub name: Arc<str>,
-    /// What makes it: another one may make another object. Empty if unknown.
+    /// What makes its keys that are not known: another one may make others. Empty if unknown.
     pub recipe: Recipe,
 }
 
@@ -62,6 +62,14 @@ pub enum Question {
 }
 
 impl Question {
+    /// Whether an object is there, whatever makes its keys.
+    pub fn existence(object: &ObjectId) -> Self {
+        Self::Exists(ObjectId {
+            recipe: Recipe::default(),
+            ..object.clone()
+        })
+    }
+
     /// The ConfigMap or Secret that it is about.
     pub fn object(&self) -> Option<&ObjectId> {
         match self {
@@ -138,8 +146,8 @@ pub struct UnknownSource {
     detail: Arc<str>,
     /// The kind of the object; `None` for a fact that only the running pod has.
     pub object: Option<Kind>,
-    /// What makes the object or the fact, and the value in it; empty if unknown.
-    recipes: (Recipe, Recipe),
+    /// What makes it; empty if unknown.
+    recipe: Recipe,
     form: Form,
 }
 
@@ -149,7 +157,7 @@ impl UnknownSource {
             what: what.into(),
             detail: "".into(),
             object: None,
-            recipes: (Recipe::default(), Recipe::default()),
+            recipe: Recipe::default(),
             form,
         }
     }
@@ -157,7 +165,7 @@ impl UnknownSource {
     /// The same of another maker.
     #[must_use]
     pub(crate) fn made_by(mut self, recipe: Recipe) -> Self {
-        self.recipes.0 = recipe;
+        self.recipe = recipe;
         self
     }
 
@@ -179,7 +187,7 @@ impl UnknownSource {
     /// What a reference to a variable of a Service becomes that may exist: its value, or the reference itself.
     pub(crate) fn service(name: &str, variable: &str) -> Self {
         Self {
-            recipes: (Recipe::default(), Recipe::new(variable)),
+            recipe: Recipe::new(variable),
             ..Self::fact(format!("service {name}"), Form::Any)
         }
     }
@@ -188,7 +196,7 @@ impl UnknownSource {
     pub(crate) fn object(id: &ObjectId) -> Self {
         Self {
             object: Some(id.kind),
-            recipes: (id.recipe.clone(), Recipe::default()),
+            recipe: id.recipe.clone(),
             ..Self::fact(id.to_string(), Form::Any)
         }
     }
@@ -197,7 +205,7 @@ impl UnknownSource {
     pub(crate) fn key(id: &ObjectId, key: &str, recipe: &Recipe) -> Self {
         Self {
             detail: format!(" key {}", key.replace(ANY_KEY, "*")).into(),
-            recipes: (id.recipe.clone(), recipe.clone()),
+            recipe: recipe.clone(),
             ..Self::object(id)
         }
     }

@@ -292,7 +292,7 @@ impl<'a> Collector<'a> {
                 self.projection.absent.push(absent(None));
                 return Ok(());
             }
-            Found::Unknown(part) => return self.unknown_keys(name, &part, items, optional),
+            Found::Unknown(part) => return self.unknown_keys(name, part, items, optional),
         };
         let origin = |key| Origin::Key {
             kind: K::KIND,

@@ -60,7 +60,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use larder_objects::manifest::{Loader, Manifests};
+use larder_objects::manifest::{Loader, MadeObject, Manifests, Ownership};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -128,7 +128,11 @@ fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Both sides, with what is not known of them; `cluster` has what is not known of an API server's.
-fn worlds(from: Manifests, to: Manifests, cluster: Option<&ClusterGaps>) -> (Offline, Offline) {
+fn worlds(from: Manifests, mut to: Manifests, cluster: Option<&ClusterGaps>) -> (Offline, Offline) {
+    if cluster.is_none() {
+        let left = left_behind(&from, &to);
+        to.made.extend(left);
+    }
     let world = |side, not_applied: &_| match cluster {
         Some(gaps) => Offline::of_applied(side, &gaps.not_read, not_applied),
         None => Offline::new(side, ClusterObjects::Assumed),
@@ -142,6 +146,15 @@ fn worlds(from: Manifests, to: Manifests, cluster: Option<&ClusterGaps>) -> (Off
         to.take_outside(Outside::Perhaps { other: &from });
     }
     (from, to)
+}
+
+/// What makers of the first side leave behind that the second one has no longer.
+fn left_behind(from: &Manifests, to: &Manifests) -> Vec<MadeObject> {
+    let id = |made: &MadeObject| (made.maker.clone(), made.kind, made.key.clone());
+    let stays: Vec<_> = to.made.iter().map(id).collect();
+    let left = from.made.iter();
+    let left = left.filter(|made| made.ownership != Ownership::Owned && !stays.contains(&id(made)));
+    left.cloned().collect()
 }
 
 /// The report of `larder diff -o json --show-secrets`. For tests that hold it to a model.

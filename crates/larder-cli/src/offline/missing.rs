@@ -6,10 +6,12 @@ use std::{
 };
 
 use larder_objects::{
-    Kind, ObjectKey,
-    manifest::{MadeObject, Maker, Recipe},
+    Kind, ObjectKey, SecretBytes,
+    manifest::{MadeObject, Maker, Ownership, Recipe},
 };
-use larder_projection::{Existence, Inputs, Keyed, TrustBundles, Unavailable, UnknownObject};
+use larder_projection::{
+    Existence, Inputs, KeyContent, Keyed, OtherKeys, TrustBundles, Unavailable, UnknownObject,
+};
 
 type ObjectsByName<K> = BTreeMap<String, Result<Arc<K>, Unavailable>>;
 
@@ -37,7 +39,8 @@ pub(super) fn take_empty<K>(
         let recipe = found.as_ref().ok().and_then(|object| filled_by(object));
         if let Some(recipe) = recipe {
             let unseen = UnknownObject::unseen(Existence::Certain);
-            let object = UnknownObject { recipe, ..unseen };
+            let others = OtherKeys::Any(recipe);
+            let object = UnknownObject { others, ..unseen };
             *found = Err(Unavailable::Unknown(Arc::new(object)));
         }
     }
@@ -70,17 +73,61 @@ pub(super) fn refuse_unread<K: Keyed>(
     }
 }
 
-/// Makes objects without values in the documents unavailable.
+/// What is known of an object that is made, and may be `listed` as well: each key may be that of either, unless what is
+/// listed is `live`, which counts.
+pub(super) fn made_object<K: Keyed>(
+    made: &MadeObject,
+    listed: Option<&K>,
+    is_live: bool,
+) -> UnknownObject {
+    let own = made.keys.iter();
+    let mut keys: BTreeMap<_, _> = own
+        .map(|(key, recipe)| (Arc::clone(key), KeyContent::Made(recipe.clone())))
+        .collect();
+    for (key, value) in listed.into_iter().flat_map(Keyed::files) {
+        let recipe = made.keys.get(key).or(made.others.as_ref());
+        let content = match recipe.filter(|_| !is_live) {
+            None => KeyContent::Known(SecretBytes::new(value.to_vec())),
+            Some(recipe) => {
+                let listed = Recipe::new(value.escape_ascii().to_string());
+                KeyContent::Made(Recipe::joined([recipe.clone(), listed]))
+            }
+        };
+        keys.insert(key.into(), content);
+    }
+    // Something else makes it, which is not listed.
+    let is_outside = made.ownership == Ownership::Added && listed.is_none();
+    UnknownObject {
+        existence: if is_outside {
+            Existence::Unsure
+        } else {
+            Existence::Certain
+        },
+        keys,
+        others: match made.others.clone().or(is_outside.then(Recipe::default)) {
+            None => OtherKeys::None,
+            Some(recipe) if is_live && listed.is_some() => OtherKeys::Named(recipe),
+            Some(recipe) => OtherKeys::Any(recipe),
+        },
+    }
+}
+
+/// Makes objects without values in the documents unavailable, except those that are `live`.
 pub(super) fn refuse_made<K: Keyed>(
     objects: &mut ObjectsByName<K>,
     namespace: &str,
     made: &HashMap<(Kind, ObjectKey), MadeObject>,
+    live: Option<&HashMap<ObjectKey, Arc<K>>>,
 ) {
     for (name, found) in objects {
         let key = (K::KIND, ObjectKey::new(namespace, name.as_str()));
         let (Err(Unavailable::Unknown(_)), Some(made)) = (&found, made.get(&key)) else {
             continue;
         };
+        if let Some(live) = live.and_then(|live| live.get(&key.1)) {
+            *found = Ok(Arc::clone(live));
+            continue;
+        }
         let kind = K::KIND.singular();
         *found = Err(Unavailable::failed(match &made.maker {
             Maker::Sops => {

@@ -812,3 +812,40 @@ async fn failure_of_one_object_leaves_its_values_unknown_and_the_rest_is_compare
         assert_eq!(report["notRead"][0]["path"], "ConfigMap default/a");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn maker_gives_the_keys_that_the_api_server_lacks() {
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db", "namespace": "default"},
+        "data": {"url": "eA=="}});
+    let pod = |keys: &[&str]| {
+        let env = keys.iter().map(
+            |key| json!({"name": key, "valueFrom": {"secretKeyRef": {"name": "db", "key": key}}}),
+        );
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "image": "i", "env": env.collect::<Vec<_>>(), "envFrom": [{"secretRef": {"name": "db"}}]}]}})
+    };
+    let cluster = Cluster::with(&[secret, pod(&["url"])]).await;
+    let maker = |kind: &str, version: &str, spec: Value| json!({"apiVersion": version, "kind": kind, "metadata": {"name": "db", "namespace": "default"}, "spec": spec});
+    let sealed = json!({"encryptedData": {"url": "AgA", "tok": "AgB"}});
+    let taken = json!({"dataFrom": [{"extract": {"key": "k"}}]});
+    let encrypted = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db", "namespace": "default"},
+        "data": {"url": "ENC[x]", "tok": "ENC[y]"}, "sops": {"mac": "m"}});
+    for maker in [
+        maker("SealedSecret", "bitnami.com/v1alpha1", sealed),
+        maker("ExternalSecret", "external-secrets.io/v1", taken.clone()),
+        encrypted,
+    ] {
+        let (found, ..) = cluster.run("diff", &[pod(&["url", "tok"]), maker], 1);
+        let container = &found["pods"][0]["containers"]["c"];
+        assert_eq!(container["verdict"], "restart", "{found:#}");
+        assert_eq!(container["unknown"], json!(["secret db"]), "{found:#}");
+    }
+    // Its other values are those of the API server, which is said.
+    let taken = maker("ExternalSecret", "external-secrets.io/v1", taken);
+    let (found, run, _) = cluster.run("diff", &[pod(&["url"]), taken], 0);
+    assert_eq!(found["pods"], json!([]));
+    assert!(
+        run.stderr.contains("ExternalSecret db is not compared"),
+        "{run:?}"
+    );
+}

@@ -3,6 +3,7 @@
 mod certain;
 mod facts;
 mod gate;
+mod makers;
 mod markdown;
 mod memory;
 mod property;

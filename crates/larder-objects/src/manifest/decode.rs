@@ -79,6 +79,7 @@ pub(super) fn recognize(
             let key = object_key(&object, completion.namespace);
             if let Some(made) = makers::made_of(&object, group, kind_name, &key, completion.origin)
             {
+                check_named(fields, unknown)?;
                 return Ok(Recognized::Makes(made));
             }
             let dot = if group.is_empty() { "" } else { "." };

@@ -1,12 +1,21 @@
 //! Documents of which something makes a Secret or a ConfigMap: a controller in the cluster, or a decryption.
 //!
 //! The values of such an object are in no document. What is known is what makes them: as long as that is the same, so are
-//! they. A new kind is a line of [`MAKERS`].
+//! they. A new kind is an entry of `kinds`.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod kinds;
+mod rule;
 
-use serde_json::{Map, Value};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
+use serde_json::Value;
+
+pub(super) use self::rule::made_of;
+use self::rule::text;
 use super::{ManifestError, Origin, Problem, error::Subject};
 use crate::{Kind, ObjectKey};
 
@@ -22,10 +31,25 @@ pub struct MadeObject {
     pub maker: Maker,
     /// The place of the document.
     pub origin: Origin,
-    /// What its values depend on besides their entries.
-    pub recipe: Recipe,
-    /// The entry of each key; `None` if the keys are not known.
-    pub keys: Option<BTreeMap<Arc<str>, Recipe>>,
+    /// What each of its keys is made of.
+    pub keys: BTreeMap<Arc<str>, Recipe>,
+    /// What its other keys are made of, if it may have any.
+    pub others: Option<Recipe>,
+    /// Whose it is.
+    pub ownership: Ownership,
+    /// Whether its data cannot be changed.
+    pub immutable: bool,
+}
+
+/// Whose an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ownership {
+    /// It is made by something else; the maker adds keys, which stay without the maker.
+    Added,
+    /// The maker makes it, and it stays without the maker.
+    Left,
+    /// The maker makes it, and without the maker there is none.
+    Owned,
 }
 
 /// What makes an object.
@@ -47,18 +71,54 @@ impl Recipe {
         Self(text.into())
     }
 
-    fn of(part: &Value) -> Self {
-        Self::new(part.to_string())
+    /// What is made of all of `parts`.
+    pub fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
+        let parts: BTreeSet<_> = parts.into_iter().collect();
+        let texts: Vec<_> = parts.iter().map(|part| &*part.0).collect();
+        Self::new(texts.join("\n"))
     }
 }
 
-impl std::fmt::Debug for Recipe {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "<{} bytes>", self.0.len())
     }
 }
 
+/// `SealedSecret web-db`, or `sops`.
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Controller(document) => document,
+            Self::Sops => "sops",
+        })
+    }
+}
+
 impl MadeObject {
+    /// Takes what another maker makes of the object, too: each key may be that of either.
+    pub fn join(&mut self, other: Self) {
+        let sides = [&*self, &other];
+        let all = sides.iter().flat_map(|side| side.keys.keys());
+        let keys = all.map(|key| {
+            let of_key = |side: &&Self| side.keys.get(key).or(side.others.as_ref()).cloned();
+            (
+                Arc::clone(key),
+                Recipe::joined(sides.iter().filter_map(of_key)),
+            )
+        });
+        let keys = keys.collect();
+        let others: Vec<_> = sides
+            .iter()
+            .filter_map(|side| side.others.clone())
+            .collect();
+        self.keys = keys;
+        self.others = (!others.is_empty()).then(|| Recipe::joined(others));
+        self.maker = Maker::Controller(format!("{} and {}", self.maker, other.maker));
+        self.ownership = self.ownership.max(other.ownership);
+        self.immutable |= other.immutable;
+    }
+
     /// The error that only its key opens it, for programs that deliver values; `None` if it is not encrypted.
     pub fn encrypted(&self) -> Option<ManifestError> {
         (self.maker == Maker::Sops).then(|| ManifestError::Document {
@@ -72,253 +132,6 @@ impl MadeObject {
             beside: Vec::new(),
         })
     }
-}
-
-/// A kind of document, and the objects that are made of one.
-struct MakerKind {
-    group: &'static str,
-    kind: &'static str,
-    /// A list of objects in it; empty if it makes one.
-    each: &'static str,
-    /// The name of the object; the document's own if it is not there.
-    name: &'static str,
-    keys: Keys,
-}
-
-/// Where the keys of an object are.
-enum Keys {
-    /// Nowhere.
-    Any,
-    /// Always these.
-    Fixed(&'static [&'static str]),
-    /// The names in `maps`, and the texts in the field `key` of the entries of `lists`. If something is at a place of
-    /// `open`, there are others as well.
-    Listed {
-        maps: &'static [&'static str],
-        lists: &'static [(&'static str, &'static str)],
-        open: &'static [&'static str],
-    },
-}
-
-const NONE: &str = "";
-
-/// The known kinds of makers, as their controllers document them.
-const MAKERS: [MakerKind; 14] = [
-    MakerKind {
-        group: "bitnami.com",
-        kind: "SealedSecret",
-        each: NONE,
-        name: NONE,
-        keys: Keys::Listed {
-            maps: &["/spec/encryptedData", "/spec/template/data"],
-            lists: &[],
-            open: &["/spec/data"],
-        },
-    },
-    MakerKind {
-        group: "external-secrets.io",
-        kind: "ExternalSecret",
-        each: NONE,
-        name: "/spec/target/name",
-        keys: Keys::Listed {
-            maps: &[],
-            lists: &[("/spec/data", "secretKey")],
-            open: &["/spec/dataFrom", "/spec/target/template"],
-        },
-    },
-    MakerKind {
-        group: "kubernetes-client.io",
-        kind: "ExternalSecret",
-        each: NONE,
-        name: NONE,
-        keys: Keys::Listed {
-            maps: &[],
-            lists: &[("/spec/data", "name")],
-            open: &["/spec/dataFrom", "/spec/template"],
-        },
-    },
-    MakerKind {
-        group: "cert-manager.io",
-        kind: "Certificate",
-        each: NONE,
-        name: "/spec/secretName",
-        keys: Keys::Fixed(&["tls.crt", "tls.key", "ca.crt"]),
-    },
-    MakerKind {
-        group: "secrets-store.csi.x-k8s.io",
-        kind: "SecretProviderClass",
-        each: "/spec/secretObjects",
-        name: "/secretName",
-        keys: Keys::Listed {
-            maps: &[],
-            lists: &[("/data", "key")],
-            open: &[],
-        },
-    },
-    MakerKind {
-        group: "isindir.github.com",
-        kind: "SopsSecret",
-        each: "/spec/secretTemplates",
-        name: "/name",
-        keys: Keys::Listed {
-            maps: &["/data", "/stringData"],
-            lists: &[],
-            open: &[],
-        },
-    },
-    any_keys(
-        "secrets.hashicorp.com",
-        "VaultStaticSecret",
-        "/spec/destination/name",
-    ),
-    any_keys(
-        "secrets.hashicorp.com",
-        "VaultDynamicSecret",
-        "/spec/destination/name",
-    ),
-    any_keys(
-        "secrets.hashicorp.com",
-        "VaultPKISecret",
-        "/spec/destination/name",
-    ),
-    any_keys(
-        "secrets.hashicorp.com",
-        "HCPVaultSecretsApp",
-        "/spec/destination/name",
-    ),
-    any_keys("onepassword.com", "OnePasswordItem", NONE),
-    any_keys(
-        "secrets.infisical.com",
-        "InfisicalSecret",
-        "/spec/managedSecretReference/secretName",
-    ),
-    any_keys(
-        "secrets.doppler.com",
-        "DopplerSecret",
-        "/spec/managedSecret/name",
-    ),
-    any_keys("ricoberger.de", "VaultSecret", NONE),
-];
-
-/// A kind that makes one Secret, with keys that are kept elsewhere.
-const fn any_keys(group: &'static str, kind: &'static str, name: &'static str) -> MakerKind {
-    MakerKind {
-        group,
-        kind,
-        each: NONE,
-        name,
-        keys: Keys::Any,
-    }
-}
-
-/// Parts of a specification on which no value depends.
-const WITHOUT_EFFECT: [&str; 3] = ["refreshInterval", "refreshPolicy", "metadata"];
-
-/// The objects that are made of `document`, whose `key` it is; `None` if it is no maker.
-pub(super) fn made_of(
-    document: &Value,
-    group: &str,
-    kind: &str,
-    key: &ObjectKey,
-    origin: &dyn Fn() -> Origin,
-) -> Option<Vec<MadeObject>> {
-    let rule = MAKERS
-        .iter()
-        .find(|rule| (rule.group, rule.kind) == (group, kind))?;
-    let parts = match document.pointer(rule.each) {
-        _ if rule.each.is_empty() => std::slice::from_ref(document),
-        Some(Value::Array(parts)) => parts,
-        _ => &[],
-    };
-    let mut rest = document.get("spec").cloned().unwrap_or_default();
-    if !rule.each.is_empty() {
-        remove(&mut rest, rule.each.trim_start_matches("/spec"));
-    }
-    let made = parts.iter().filter_map(|part| {
-        let name = part.pointer(rule.name).filter(|_| !rule.name.is_empty());
-        let name = match name.and_then(Value::as_str) {
-            Some(name) => name,
-            None if rule.each.is_empty() => &key.name,
-            None => return None,
-        };
-        let mut own = part.clone();
-        let keys = keys(&rule.keys, part, &mut own);
-        // Of a document that makes one object, only the specification counts.
-        let own = match rule.each {
-            "" => own.get("spec").cloned().unwrap_or_default(),
-            _ => Value::Array(vec![own, rest.clone()]),
-        };
-        Some(MadeObject {
-            kind: Kind::Secret,
-            key: ObjectKey::new(key.namespace.clone(), name),
-            maker: Maker::Controller(format!("{kind} {}", key.name)),
-            origin: origin(),
-            recipe: Recipe::of(&without_effect(own)),
-            keys,
-        })
-    });
-    Some(made.collect())
-}
-
-/// The keys of `part`, which are taken out of `rest`; `None` if not all of them are known.
-fn keys(keys: &Keys, part: &Value, rest: &mut Value) -> Option<BTreeMap<Arc<str>, Recipe>> {
-    let mut found = BTreeMap::<Arc<str>, Recipe>::new();
-    match keys {
-        Keys::Any => return None,
-        Keys::Fixed(keys) => {
-            found.extend(keys.iter().map(|key| ((*key).into(), Recipe::default())));
-        }
-        Keys::Listed { maps, lists, open } => {
-            let is_there = |place: &&&str| {
-                part.pointer(place).is_some_and(|value| {
-                    !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty())
-                })
-            };
-            if open.iter().any(|place| is_there(&place)) {
-                return None;
-            }
-            for place in *maps {
-                let entries = part
-                    .pointer(place)
-                    .and_then(Value::as_object)
-                    .into_iter()
-                    .flatten();
-                found.extend(entries.map(|(key, entry)| (key.as_str().into(), Recipe::of(entry))));
-                remove(rest, place);
-            }
-            for (place, field) in *lists {
-                let entries = part
-                    .pointer(place)
-                    .and_then(Value::as_array)
-                    .into_iter()
-                    .flatten();
-                let named = entries.filter_map(|entry| Some((entry.get(*field)?.as_str()?, entry)));
-                found.extend(named.map(|(key, entry)| (key.into(), Recipe::of(entry))));
-                remove(rest, place);
-            }
-        }
-    }
-    Some(found)
-}
-
-fn remove(value: &mut Value, place: &str) {
-    if let Some(found) = value.pointer_mut(place) {
-        *found = Value::Null;
-    }
-}
-
-/// A specification without what no value depends on.
-fn without_effect(mut spec: Value) -> Value {
-    fn strip(fields: &mut Map<String, Value>) {
-        fields.retain(|field, _| !WITHOUT_EFFECT.contains(&field.as_str()));
-    }
-    if let Some(fields) = spec.as_object_mut() {
-        strip(fields);
-        if let Some(template) = fields.get_mut("template").and_then(Value::as_object_mut) {
-            strip(template);
-        }
-    }
-    spec
 }
 
 /// The object that a ConfigMap or Secret is before sops encrypted it; `None` if it is not encrypted.
@@ -336,20 +149,24 @@ pub(super) fn encrypted(
             .and_then(Value::as_object)
             .into_iter()
             .flatten();
-        keys.extend(entries.map(|(key, entry)| (key.as_str().into(), Recipe::of(entry))));
+        let entries = entries.map(|(key, entry)| (key.as_str().into(), entry.to_string()));
+        keys.extend(entries.map(|(key, entry)| (key, Recipe::new(entry))));
     }
     Some(MadeObject {
         kind,
         key: key.clone(),
         maker: Maker::Sops,
         origin: origin(),
-        recipe: Recipe::default(),
-        keys: Some(keys),
+        keys,
+        others: None,
+        ownership: Ownership::Owned,
+        immutable: text(document, "/immutable") == "true",
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{MadeObject, Ownership};
     use crate::manifest::{Loader, Maker, Manifests};
 
     fn load(text: &str) -> Manifests {
@@ -360,59 +177,180 @@ mod tests {
         manifests
     }
 
-    /// The objects that a document makes: `name: key, key`, or `name: ?` if its keys are not known.
+    fn document(version: &str, kind: &str, spec: &str) -> String {
+        format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: own}}\nspec: {spec}\n")
+    }
+
+    fn sealed(spec: &str) -> String {
+        document("bitnami.com/v1alpha1", "SealedSecret", spec)
+    }
+
+    fn external(spec: &str) -> String {
+        document("external-secrets.io/v1", "ExternalSecret", spec)
+    }
+
+    fn certificate(spec: &str) -> String {
+        document("cert-manager.io/v1", "Certificate", spec)
+    }
+
+    fn words(made: &MadeObject) -> String {
+        let namespace = match &*made.key.namespace {
+            "prod" => String::new(),
+            other => format!("{other}/"),
+        };
+        let keys = made.keys.keys().map(|key| &**key);
+        let keys: Vec<_> = keys.chain(made.others.is_some().then_some("?")).collect();
+        let ownership = match made.ownership {
+            Ownership::Owned => "",
+            Ownership::Left => ", left",
+            Ownership::Added => ", added",
+        };
+        let immutable = if made.immutable { ", immutable" } else { "" };
+        let (name, keys) = (&made.key.name, keys.join(" "));
+        format!("{namespace}{name}: {keys}{ownership}{immutable}")
+    }
+
+    /// The objects that a document makes, with their keys; `?` stands for others.
     #[track_caller]
     fn check(text: &str, expected: &[&str]) {
-        let made = load(text).made.into_iter().map(|made| {
-            let keys = made.keys.map(|keys| keys.into_keys().collect::<Vec<_>>());
-            let keys = keys.map_or_else(|| "?".to_owned(), |keys| keys.join(", "));
-            assert_eq!(&*made.key.namespace, "prod");
-            format!("{}: {keys}", made.key.name)
-        });
-        assert_eq!(made.collect::<Vec<_>>(), expected);
+        let made = load(text).made;
+        let made: Vec<_> = made.iter().map(words).collect();
+        assert_eq!(made, expected, "{text}");
     }
 
     #[test]
     fn makers_name_their_objects_and_keys() {
-        let head = |version: &str, kind: &str| {
-            format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: own}}\nspec: ")
-        };
-        let sealed = head("bitnami.com/v1alpha1", "SealedSecret");
         check(
-            &(sealed.clone()
-                + "{encryptedData: {url: AgA, b: AgB}, template: {data: {c: '{{ .b }}'}}}"),
-            &["own: b, c, url"],
+            &sealed(
+                "{encryptedData: {url: AgA, b: AgB}, template: {immutable: true, data: {c: '{{ .b }}'}}}",
+            ),
+            &["own: b c url, immutable"],
         );
-        check(&(sealed + "{data: AgC}"), &["own: ?"]);
-        let external = head("external-secrets.io/v1", "ExternalSecret");
+        check(&sealed("{data: AgC}"), &["own: ?"]);
+        for (spec, expected) in [
+            ("{target: {name: db}, data: [{secretKey: url}]}", "db: url"),
+            ("{data: [{secretKey: url}], dataFrom: []}", "own: url"),
+            ("{dataFrom: [{extract: {key: k}}]}", "own: ?"),
+            (
+                "{data: [{secretKey: url}], dataFrom: [{extract: {key: k}}]}",
+                "own: url ?",
+            ),
+            (
+                "{target: {creationPolicy: Merge}, data: [{secretKey: url}]}",
+                "own: url, added",
+            ),
+            (
+                "{target: {creationPolicy: Orphan}, data: [{secretKey: url}]}",
+                "own: url, left",
+            ),
+            (
+                "{target: {immutable: true}, data: [{secretKey: url}]}",
+                "own: url, immutable",
+            ),
+            // A template with data makes all keys, unless they are merged.
+            (
+                "{target: {template: {type: Opaque}}, data: [{secretKey: url}]}",
+                "own: url",
+            ),
+            (
+                "{target: {template: {data: {c: x}}}, data: [{secretKey: url}]}",
+                "own: c",
+            ),
+            (
+                "{target: {template: {data: {c: x}}}, dataFrom: [{extract: {key: k}}]}",
+                "own: c",
+            ),
+            (
+                "{target: {template: {mergePolicy: Merge, data: {c: x}}}, data: [{secretKey: url}]}",
+                "own: c url",
+            ),
+            (
+                "{target: {template: {templateFrom: [{configMap: {name: t}}]}}, data: [{secretKey: url}]}",
+                "own: ?",
+            ),
+        ] {
+            check(&external(spec), &[expected]);
+        }
         check(
-            &(external.clone() + "{target: {name: db}, data: [{secretKey: url}]}"),
-            &["db: url"],
+            &external("{target: {creationPolicy: None}, data: [{secretKey: url}]}"),
+            &[],
         );
+        let vault =
+            |spec: &str| document("secrets.hashicorp.com/v1beta1", "VaultStaticSecret", spec);
+        check(&vault("{destination: {name: v, create: true}}"), &["v: ?"]);
+        check(&vault("{destination: {name: v}}"), &["v: ?, added"]);
+        check(&vault("{}"), &[]);
         check(
-            &(external.clone() + "{data: [{secretKey: url}], dataFrom: []}"),
-            &["own: url"],
-        );
-        check(
-            &(external + "{dataFrom: [{extract: {key: k}}]}"),
+            &document("onepassword.com/v1", "OnePasswordItem", "{itemPath: p}"),
             &["own: ?"],
         );
-        let certificate = head("cert-manager.io/v1", "Certificate") + "{secretName: tls}";
-        check(&certificate, &["tls: ca.crt, tls.crt, tls.key"]);
-        let class = head("secrets-store.csi.x-k8s.io/v1", "SecretProviderClass");
         check(
-            &(class
-                + "{secretObjects: [{secretName: a, data: [{key: x}]}, {secretName: b, data: [{key: z}]}]}"),
+            &document(
+                "secrets-store.csi.x-k8s.io/v1",
+                "SecretProviderClass",
+                "{secretObjects: [{secretName: a, data: [{key: x}]}, {secretName: b, data: [{key: z}]}]}",
+            ),
             &["a: x", "b: z"],
         );
-        check(
-            &(head("onepassword.com/v1", "OnePasswordItem") + "{itemPath: p}"),
-            &["own: ?"],
+    }
+
+    #[test]
+    fn maker_needs_a_name() {
+        let text = external("{target: {name: db}}").replace("name: own", "name: y");
+        let mut loader = Loader::new("prod");
+        loader.text("app.yaml", &text);
+        let manifests = loader.finish();
+        assert!(manifests.made.is_empty());
+        let error = manifests.errors[0].to_string();
+        assert!(
+            error.contains("metadata.name: expected a string"),
+            "{error}"
         );
-        let vault = head("secrets.hashicorp.com/v1beta1", "VaultStaticSecret");
+    }
+
+    #[test]
+    fn certificate_has_the_keys_of_its_formats() {
         check(
-            &(vault + "{destination: {name: v, create: true}}"),
-            &["v: ?"],
+            &certificate("{secretName: tls}"),
+            &["tls: ca.crt tls.crt tls.key"],
+        );
+        check(
+            &certificate(
+                "{secretName: tls, keystores: {jks: {create: false}, pkcs12: {create: true}}}",
+            ),
+            &["tls: ca.crt keystore.p12 tls.crt tls.key truststore.p12"],
+        );
+        check(
+            &certificate(
+                "{secretName: tls, keystores: {jks: {create: true}}, additionalOutputFormats: [{type: DER}, {type: CombinedPEM}]}",
+            ),
+            &["tls: ca.crt key.der keystore.jks tls-combined.pem tls.crt tls.key truststore.jks"],
+        );
+    }
+
+    #[test]
+    fn object_may_be_in_another_namespace() {
+        check(
+            &document(
+                "secrets.doppler.com/v1alpha1",
+                "DopplerSecret",
+                "{managedSecret: {name: db, namespace: ns}}",
+            ),
+            &["ns/db: ?, left"],
+        );
+        let infisical =
+            |spec: &str| document("secrets.infisical.com/v1alpha1", "InfisicalSecret", spec);
+        check(
+            &infisical(
+                "{managedSecretReference: {secretName: db, secretNamespace: ns, creationPolicy: Owner}}",
+            ),
+            &["ns/db: ?"],
+        );
+        check(
+            &infisical(
+                "{managedKubeSecretReferences: [{secretName: a, secretNamespace: ns}, {secretName: b}]}",
+            ),
+            &["ns/a: ?, left", "b: ?, left"],
         );
     }
 
@@ -431,20 +369,78 @@ mod tests {
         assert_eq!(loader.finish().errors.len(), 1);
     }
 
+    /// The keys that may have other values if `before` becomes `after`.
+    #[track_caller]
+    fn differing(before: &str, after: &str) -> Vec<String> {
+        let made = |text: &str| load(text).made.remove(0);
+        let (before, after) = (made(before), made(after));
+        let others = (before.others != after.others).then(|| "?".to_owned());
+        let differing = before
+            .keys
+            .into_iter()
+            .filter(|(key, recipe)| after.keys.get(key) != Some(recipe));
+        differing
+            .map(|(key, _)| key.to_string())
+            .chain(others)
+            .collect()
+    }
+
     #[test]
     fn recipe_is_what_values_depend_on() {
-        let sealed = |spec: &str| {
-            let text = format!(
-                "apiVersion: bitnami.com/v1alpha1\nkind: SealedSecret\nmetadata: {{name: own}}\nspec: {spec}\n"
-            );
-            load(&text).made.remove(0)
+        let text = |b: &str, label: &str| {
+            sealed(&format!(
+                "{{encryptedData: {{a: x, b: {b}}}, template: {{metadata: {{labels: {{l: '{label}'}}}}}}}}"
+            ))
         };
-        let one = sealed("{encryptedData: {a: x, b: y}, template: {metadata: {labels: {l: '1'}}}}");
-        let other =
-            sealed("{encryptedData: {a: x, b: z}, template: {metadata: {labels: {l: '2'}}}}");
-        let (before, after) = (one.keys.unwrap(), other.keys.unwrap());
-        assert_eq!(one.recipe, other.recipe);
-        assert_eq!(before["a"], after["a"]);
-        assert_ne!(before["b"], after["b"]);
+        assert_eq!(differing(&text("y", "1"), &text("z", "2")), ["b"]);
+        // A template may be made of all values; no value is made of a template.
+        let text = |a: &str, c: &str| {
+            sealed(&format!(
+                "{{encryptedData: {{a: {a}, b: y}}, template: {{data: {{c: {c}}}}}}}"
+            ))
+        };
+        assert_eq!(differing(&text("x", "u"), &text("z", "u")), ["a", "c"]);
+        assert_eq!(differing(&text("x", "u"), &text("x", "v")), ["c"]);
+        let text = |key: &str, policy: &str| {
+            external(&format!(
+                "{{target: {{name: db, creationPolicy: {policy}, template: {{data: {{c: u}}}}}}, data: [{{secretKey: a, remoteRef: {{key: {key}}}}}]}}"
+            ))
+        };
+        assert_eq!(differing(&text("k", "Owner"), &text("l", "Owner")), ["c"]);
+        assert!(differing(&text("k", "Owner"), &text("k", "Orphan")).is_empty());
+        // What is made up for a document depends on its name.
+        let renamed = |text: String| text.replace("name: own", "name: other");
+        let made_up = certificate("{secretName: tls}");
+        assert_eq!(differing(&made_up, &renamed(made_up.clone())).len(), 3);
+        let kept = text("k", "Owner");
+        assert!(differing(&kept, &renamed(kept.clone())).is_empty());
+    }
+
+    #[test]
+    fn key_of_two_makers_is_made_by_both() {
+        let joined = |one: &str, other: &str| {
+            let made = |spec: &str| load(&external(spec)).made.remove(0);
+            let mut joined = made(one);
+            joined.join(made(other));
+            joined
+        };
+        let url = |key: &str| {
+            format!("{{data: [{{secretKey: url, remoteRef: {{key: {key}}}}}, {{secretKey: own}}]}}")
+        };
+        let other = "{target: {creationPolicy: Merge}, data: [{secretKey: url}, {secretKey: tok}]}";
+        let (before, after) = (joined(&url("k"), other), joined(&url("l"), other));
+        assert_eq!(words(&before), "own: own tok url");
+        assert_ne!(before.keys["url"], after.keys["url"]);
+        assert_eq!(before.keys["tok"], after.keys["tok"]);
+        assert_eq!(joined(other, &url("k")).keys, before.keys);
+        // Keys that are not known may be any.
+        let any = |key: &str| {
+            format!(
+                "{{target: {{creationPolicy: Merge}}, dataFrom: [{{extract: {{key: {key}}}}}]}}"
+            )
+        };
+        let (before, after) = (joined(&url("k"), &any("k")), joined(&url("k"), &any("l")));
+        assert_eq!(words(&before), "own: own url ?");
+        assert_ne!(before.keys["own"], after.keys["own"]);
     }
 }

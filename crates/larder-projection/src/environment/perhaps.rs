@@ -4,39 +4,46 @@ use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::api::core::v1::FileKeySelector;
 
-use super::{
-    Builder, EnvironmentError, Piecewise, Referred, Variable, VariableSource, missing, of_unknown,
-};
+use super::{Builder, EnvironmentError, Piecewise, Referred, Variable, VariableSource, of_unknown};
 use crate::{
     AnyKeys, Origin, Question, Unknown,
-    inputs::{Keyed, UnknownPart},
+    inputs::{KeyState, UnknownPart},
     unknown::MAX_DEPTH,
 };
 
 impl<'a> Builder<'a> {
     /// The keys of an object of `envFrom` whose values are not known.
-    pub(super) fn unknown_keys<K: Keyed>(
+    pub(super) fn unknown_keys(
         &mut self,
         prefix: &'a str,
         object: &'a str,
-        part: &UnknownPart<'_>,
+        mut part: UnknownPart<'a>,
         optional: Option<bool>,
     ) -> Result<(), EnvironmentError> {
         if optional != Some(true) {
-            self.environment.needs.extend(part.existence());
+            self.environment.needs.extend(part.require());
         }
-        if let Some(keys) = part.keys() {
-            for (key, value) in keys {
-                let name = Cow::Owned([prefix, key].concat());
-                self.set(name, of_unknown(value, missing::<K>(object, None)))?;
+        if part.may_have_others() {
+            self.any_keys(AnyKeys {
+                prefix,
+                name: object,
+                object: part.id.clone(),
+            })?;
+        }
+        for (key, state) in part.keys() {
+            let name = Cow::Owned([prefix, key].concat());
+            match state {
+                KeyState::Present(value, origin) => self.set(name, of_unknown(value, origin))?,
+                KeyState::Perhaps(question, value, origin) => {
+                    self.set_perhaps(name, question, of_unknown(value, origin))?;
+                }
+                KeyState::Missing => {}
             }
-            return Ok(());
         }
-        let all = AnyKeys {
-            prefix,
-            name: object,
-            object: part.id.clone(),
-        };
+        Ok(())
+    }
+
+    fn any_keys(&mut self, all: AnyKeys<'a>) -> Result<(), EnvironmentError> {
         // Each variable so far may be one of them.
         let layers = self
             .environment

@@ -3,7 +3,7 @@
 //! Invariant: what two lists give to names that no document has is compared at one name for each prefix, that with
 //! [`ANY_KEY`]. Which members may have a name depends on the longest prefix that it has, and on nothing else.
 
-use larder_objects::{manifest::Recipe, validation::is_config_map_key};
+use larder_objects::validation::is_config_map_key;
 
 use super::{ObjectId, Question, Unknown, UnknownSource};
 use crate::Origin;
@@ -40,7 +40,7 @@ impl<'a> AnyKeys<'a> {
         let question = Question::HasKey(self.object.clone(), key.into());
         let value = match key {
             ANY_KEY => UnknownSource::object(&self.object),
-            key => UnknownSource::key(&self.object, key, &Recipe::default()),
+            key => UnknownSource::key(&self.object, key, &self.object.recipe),
         };
         let value = Unknown::of(value);
         Some((question, value))
@@ -65,7 +65,7 @@ impl<'a> AnyKeys<'a> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use larder_objects::Kind;
+    use larder_objects::{Kind, manifest::Recipe};
     use proptest::prelude::*;
 
     use super::*;

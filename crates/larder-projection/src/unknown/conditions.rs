@@ -8,7 +8,7 @@ impl Question {
     /// All that is answered with yes if this is: an object that has a key is there.
     pub fn implied(&self) -> impl Iterator<Item = Self> {
         let existence = match self {
-            Self::HasKey(object, _) => Some(Self::Exists(object.clone())),
+            Self::HasKey(object, _) => Some(Self::existence(object)),
             Self::Exists(_) | Self::Fact(_) => None,
         };
         [self.clone()].into_iter().chain(existence)

@@ -137,36 +137,51 @@ impl<'a> Collector<'a> {
     pub(super) fn unknown_keys(
         &mut self,
         name: &'a str,
-        part: &UnknownPart<'_>,
+        mut part: UnknownPart<'a>,
         items: &'a [KeyToPath],
         optional: Option<bool>,
     ) -> Result<(), SourceError> {
         let kind = part.id.kind;
-        let origin = |key| Origin::Missing { kind, name, key };
         let is_optional = optional == Some(true);
         if !is_optional {
-            self.projection.needs.extend(part.existence());
+            self.projection.needs.extend(part.require());
         }
         if items.is_empty() {
-            let Some(keys) = part.keys() else {
-                return self.any_keys(part, name);
-            };
-            for (key, value) in keys {
-                let file = self.file(value.into(), None, None)?;
-                self.add(VolumePath::parse(key)?, file, origin(None));
+            if part.may_have_others() {
+                self.any_keys(&part, name)?;
+            }
+            for (key, state) in part.keys() {
+                let path = VolumePath::parse(key)?;
+                match state {
+                    KeyState::Present(value, origin) => {
+                        let file = self.file(value, None, None)?;
+                        self.add(path, file, origin);
+                    }
+                    KeyState::Perhaps(question, value, origin) => {
+                        let file = self.file(value, None, None)?;
+                        self.add_perhaps(
+                            path,
+                            FileLayer {
+                                question,
+                                file,
+                                origin,
+                            },
+                        );
+                    }
+                    KeyState::Missing => {}
+                }
             }
             return Ok(());
         }
         for item in items {
             let path = VolumePath::parse(&item.path)?;
-            let origin = origin(Some(&item.key));
             match part.key(&item.key) {
-                KeyState::Present(value) => {
-                    let file = self.file(value.into(), item.mode, item.user)?;
+                KeyState::Present(value, origin) => {
+                    let file = self.file(value, item.mode, item.user)?;
                     self.add(path, file, origin);
                 }
-                KeyState::Perhaps(question, value) if is_optional => {
-                    let file = self.file(value.into(), item.mode, item.user)?;
+                KeyState::Perhaps(question, value, origin) if is_optional => {
+                    let file = self.file(value, item.mode, item.user)?;
                     self.add_perhaps(
                         path,
                         FileLayer {
@@ -176,9 +191,9 @@ impl<'a> Collector<'a> {
                         },
                     );
                 }
-                KeyState::Perhaps(question, value) => {
+                KeyState::Perhaps(question, value, origin) => {
                     self.projection.needs.insert(question);
-                    let file = self.file(value.into(), item.mode, item.user)?;
+                    let file = self.file(value, item.mode, item.user)?;
                     self.add(path, file, origin);
                 }
                 KeyState::Missing if is_optional => {

@@ -34,7 +34,7 @@ use super::{
     rollout::{self, ReplacedBy},
 };
 use crate::{
-    offline::{Offline, OfflinePod, Workload, maker_words},
+    offline::{Offline, OfflinePod, Workload},
     output::references::{References, of_pods},
     rendered::RenderedPod,
 };
@@ -79,19 +79,21 @@ fn makers(from: &Offline, to: &Offline) -> BTreeMap<(String, String), String> {
     let described = keys.map(|(kind, key)| {
         let text = match (from.maker(kind, &key), to.maker(kind, &key)) {
             (Some(from), Some(to)) => {
-                let differing = differing_keys(from, to);
-                let words = maker_words(&to.maker);
-                match differing {
-                    Some(keys) if keys.is_empty() => format!("made by {words}"),
+                let maker = &to.maker;
+                match differing_keys(from, to) {
+                    Some(keys) if keys.is_empty() => format!("made by {maker}"),
+                    _ if from.maker != *maker => {
+                        format!("made by {maker}, and not by {} any more", from.maker)
+                    }
                     Some(keys) => {
                         let keys: Vec<_> = keys.into_iter().collect();
-                        format!("made by {words}, which differs (key {})", keys.join(", "))
+                        format!("made by {maker}, which differs (key {})", keys.join(", "))
                     }
-                    None => format!("made by {words}, which differs"),
+                    None => format!("made by {maker}, which differs"),
                 }
             }
-            (None, Some(to)) => format!("made by {} now", maker_words(&to.maker)),
-            (Some(from), None) => format!("no longer made by {}", maker_words(&from.maker)),
+            (None, Some(to)) => format!("made by {} now", to.maker),
+            (Some(from), None) => format!("no longer made by {}", from.maker),
             (None, None) => String::new(),
         };
         let what = format!("{} {}", kind.singular(), key.name);
@@ -102,17 +104,13 @@ fn makers(from: &Offline, to: &Offline) -> BTreeMap<(String, String), String> {
 
 /// The keys whose values may differ; `None` if all may.
 fn differing_keys(from: &MadeObject, to: &MadeObject) -> Option<BTreeSet<String>> {
-    if (from.maker.clone(), &from.recipe) != (to.maker.clone(), &to.recipe) {
-        return None;
-    }
-    let (Some(from), Some(to)) = (&from.keys, &to.keys) else {
-        return (from.keys == to.keys).then(BTreeSet::new);
-    };
-    let differing = from
-        .keys()
-        .chain(to.keys())
-        .filter(|key| from.get(*key) != to.get(*key));
-    Some(differing.map(ToString::to_string).collect())
+    let keys: BTreeSet<_> = from.keys.keys().chain(to.keys.keys()).collect();
+    let differing = keys
+        .iter()
+        .filter(|key| from.keys.get(**key) != to.keys.get(**key));
+    let differing: BTreeSet<_> = differing.map(ToString::to_string).collect();
+    let all_differ = !keys.is_empty() && differing.len() == keys.len() && keys.len() > 1;
+    (from.others == to.others && !all_differ).then_some(differing)
 }
 
 /// What is not part of a comparison.

@@ -395,7 +395,7 @@ fn verdict(possible: BTreeSet<Outcome>, deciding: BTreeSet<String>, after: &Star
 fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<'_>) -> Vec<Unmet> {
     let none = Start::default();
     let before = before.unwrap_or(&none);
-    let is_needed = |object: &ObjectId| before.needs(&Question::Exists(object.clone()));
+    let is_needed = |object: &ObjectId| before.needs(&Question::existence(object));
     let new = after.start.needs_beyond(before);
     let mut unmet: BTreeSet<_> = new
         .map(|need| {

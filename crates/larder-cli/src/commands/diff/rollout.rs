@@ -303,7 +303,10 @@ fn is_made_by(pod: &RenderedPod<'_>, (kind, key): &(Kind, ObjectKey), document: 
     pod.offline
         .maker(*kind, key)
         .is_some_and(|made| match &made.maker {
-            Maker::Controller(maker) => maker.split(' ').next() == Some(document),
+            Maker::Controller(makers) => {
+                let mut makers = makers.split(" and ");
+                makers.any(|maker| maker.split(' ').next() == Some(document))
+            }
             Maker::Sops => false,
         })
 }

@@ -19,7 +19,6 @@ use crate::{
     agent::{default_namespace, origin},
     args::DiffArgs,
     cluster, input,
-    offline::maker_words,
     outcome::Failure,
     output,
 };
@@ -111,7 +110,7 @@ fn of_cluster(
         count => format!("{count} documents that make objects"),
     };
     let made = sides.to.made.iter().map(|made| {
-        let (maker, kind) = (maker_words(&made.maker), made.kind.singular());
+        let (maker, kind) = (&made.maker, made.kind.singular());
         NotCompared {
             sentence: format!(
                 "{maker} is not compared: the values of {kind} {} are those of the API server",

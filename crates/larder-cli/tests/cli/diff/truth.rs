@@ -24,7 +24,7 @@ pub(super) fn pod(container: &str, rest: &str) -> String {
     )
 }
 
-fn object(kind: &str, name: &str, data: &str) -> String {
+pub(super) fn object(kind: &str, name: &str, data: &str) -> String {
     let field = if kind == "Secret" {
         "stringData"
     } else {
@@ -315,80 +315,6 @@ fn workload_is_its_kind_and_name() {
     assert_eq!(report.get("notRead"), None, "{report:#}");
     let report = diff(&workload("Deployment"), &both);
     assert_eq!(report["pods"].as_array().unwrap().len(), 1, "{report:#}");
-}
-
-const SEALED: &str = "---\napiVersion: bitnami.com/v1alpha1\nkind: SealedSecret\nmetadata: {name: db, namespace: ns}\nspec: {encryptedData: {url: AgA, user: AgB}}\n";
-
-#[test]
-fn maker_of_an_object_is_what_makes_it_differ() {
-    let reads = pod(
-        "env: [{name: URL, valueFrom: {secretKeyRef: {name: db, key: url}}}]",
-        "",
-    );
-    let with = |maker: &str| [reads.as_str(), maker].concat();
-    let sealed = with(SEALED);
-    check(&sealed, &sealed, "same", &[]);
-    check(
-        &sealed,
-        &with(&SEALED.replace("AgA", "AgC")),
-        "unknown",
-        &["secret db"],
-    );
-    // It reads another key.
-    check(&sealed, &with(&SEALED.replace("AgB", "AgC")), "same", &[]);
-    let found = container(&sealed, &reads);
-    assert_eq!(found["verdict"], "fails");
-    let error = "secret \"db\" not found; no longer made by SealedSecret db";
-    assert_eq!(found["error"], error);
-    let renamed = with(&SEALED.replace("name: db", "name: db-2"));
-    assert_eq!(container(&sealed, &renamed)["verdict"], "fails");
-    assert_eq!(
-        container(&sealed, &with(&SEALED.replace("url:", "uri:")))["verdict"],
-        "fails"
-    );
-    // A Secret becomes one.
-    let plain = with(&object("Secret", "db", "{url: x, user: z}"));
-    check(&plain, &sealed, "unknown", &["secret db"]);
-    let text = run(&sealed, &with(&SEALED.replace("AgA", "AgC")), "").stdout;
-    let why = "secret db, made by SealedSecret db, which differs (key url)";
-    assert!(text.contains(why), "{text}");
-    let certificate = "---\napiVersion: cert-manager.io/v1\nkind: Certificate\nmetadata: {name: c, namespace: ns}\nspec: {secretName: db, dnsNames: [a]}\n";
-    let reads_key = with(certificate).replace("key: url", "key: tls.key");
-    check(&reads_key, &reads_key, "same", &[]);
-    check(
-        &reads_key,
-        &reads_key.replace("[a]", "[b]"),
-        "unknown",
-        &["secret db"],
-    );
-}
-
-#[test]
-fn encrypted_values_are_their_ciphertext() {
-    let secret = |url: &str| {
-        format!(
-            "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: db, namespace: ns}}\ndata: {{url: '{url}', user: 'ENC[z]'}}\nsops: {{mac: m}}\n"
-        )
-    };
-    let reads = pod(
-        "env: [{name: URL, valueFrom: {secretKeyRef: {name: db, key: url}}}]",
-        "",
-    );
-    let with = |url: &str| [reads.as_str(), &secret(url)].concat();
-    check(&with("ENC[x]"), &with("ENC[x]"), "same", &[]);
-    check(&with("ENC[x]"), &with("ENC[y]"), "unknown", &["secret db"]);
-    let desk = Desk::with([("app.yaml", &with("ENC[x]"))]);
-    let rendered = desk.run("render -f app.yaml -o json");
-    let report: Value = serde_json::from_str(&rendered.stdout).expect(&rendered.stderr);
-    let found = &report["pods"][0]["containers"]["c"];
-    assert_eq!(found["env"]["URL"], "");
-    assert_eq!(found["unknown"]["URL"], "secret db key url");
-    let run = desk.run("exec -f app.yaml -- env");
-    assert_ne!(run.code, 0, "{run:?}");
-    assert!(
-        run.stderr.contains("sops -d") && !run.stdout.contains("ENC"),
-        "{run:?}"
-    );
 }
 
 #[test]

@@ -15,7 +15,8 @@ use std::{
     iter,
 };
 
-use larder_projection::{ObjectId, Question, Sameness, Unknown, UnknownSource, may_all_be_equal};
+use larder_objects::Kind;
+use larder_projection::{Question, Sameness, Unknown, UnknownSource, may_all_be_equal};
 
 use super::part::{DiffPart, Effect, SettledPart};
 
@@ -60,7 +61,7 @@ enum Shared {
 enum Link<'p> {
     Question(&'p Question),
     /// Whether it is there is a question.
-    Object(&'p ObjectId),
+    Object(Kind, &'p str),
     Source(&'p UnknownSource),
 }
 
@@ -108,7 +109,7 @@ impl<'p, 'q, 'r> Group<'p, 'q, 'r> {
     fn of(members: Vec<Member<'p, 'q, 'r>>, shared: Shared) -> impl Iterator<Item = Self> {
         let asked = members.iter().flat_map(|member| &member.open);
         let unsure = asked.filter_map(|question| match question {
-            Question::Exists(object) => Some(object),
+            Question::Exists(object) => Some((object.kind, &*object.name)),
             Question::HasKey(..) | Question::Fact(_) => None,
         });
         let unsure: BTreeSet<_> = unsure.collect();
@@ -116,13 +117,14 @@ impl<'p, 'q, 'r> Group<'p, 'q, 'r> {
         let mut places = BTreeMap::new();
         for (place, Member { role, open }) in members.iter().enumerate() {
             let objects = open.iter().filter_map(|question| question.object());
+            let objects = objects.map(|object| (object.kind, &*object.name));
             let objects = objects.filter(|object| unsure.contains(object));
             let sources = match shared {
                 Shared::Questions => Vec::new(),
                 Shared::QuestionsAndSources => role.sources(),
             };
             let links = open.iter().copied().map(Link::Question);
-            let links = links.chain(objects.map(Link::Object));
+            let links = links.chain(objects.map(|(kind, name)| Link::Object(kind, name)));
             for link in links.chain(sources.into_iter().map(Link::Source)) {
                 match places.entry(link) {
                     Entry::Vacant(first) => {
