@@ -68,6 +68,7 @@ impl VolumeHost {
     /// The path is absolute, or leads out of the volume; or the first step that failed. Needs the permission to mount.
     pub fn prepare_subpath(&self, mount: &SubPath<'_>) -> std::result::Result<PathBuf, DiskError> {
         check_sub_path(mount.path).map_err(DiskError::SubPath)?;
+        let path = &*clean(mount.path);
         let (volume, container) = (element(mount.volume)?, element(mount.container)?);
         let pod = self.ensure_pod(mount.pod_uid)?;
         // Step 1
@@ -77,12 +78,12 @@ impl VolumeHost {
                 let path = self.volume_path(mount.pod_uid, mount.kind, volume);
                 DiskError::new("open volume", &path, Errno::NOENT)
             })?;
-        let failed = root.failed("resolve subPath", mount.path);
-        let source = match resolve(root.as_fd(), mount.path) {
+        let failed = root.failed("resolve subPath", path);
+        let source = match resolve(root.as_fd(), path) {
             Err(Errno::NOENT) => {
                 let mode = sys::stat(&root).map_err(&failed)?.st_mode & 0o7777;
-                make_directories(&root, mount.path, mode)?;
-                resolve(root.as_fd(), mount.path)
+                make_directories(&root, path, mode)?;
+                resolve(root.as_fd(), path)
             }
             resolved => resolved,
         }
@@ -112,6 +113,7 @@ pub fn bind_subpath(
     create: Option<u32>,
 ) -> std::result::Result<Option<PathBuf>, DiskError> {
     check_sub_path(path).map_err(DiskError::SubPath)?;
+    let path = &*clean(path);
     let root = Directory::open(volume)?;
     let resolved = || resolve_at_rest(&root, path).map_err(root.failed("resolve subPath", path));
     let mut source = resolved()?;
@@ -125,6 +127,19 @@ pub fn bind_subpath(
     let targets = Directory::open(targets)?;
     bind(&source, &targets, name).map_err(targets.failed("bind-mount on", name))?;
     Ok(Some(targets.path().join(name)))
+}
+
+/// A path as the kubelet takes it: `./a/` is `a`, which may be a file.
+fn clean(path: &str) -> String {
+    let elements = path
+        .split('/')
+        .filter(|element| !matches!(*element, "" | "."));
+    let clean = elements.collect::<Vec<_>>().join("/");
+    if clean.is_empty() {
+        ".".to_owned()
+    } else {
+        clean
+    }
 }
 
 /// What `path` leads to, if anything, in a volume that its owner may swap meanwhile: a set that went while it was

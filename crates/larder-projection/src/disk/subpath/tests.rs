@@ -82,6 +82,8 @@ fn a_key_is_mounted_as_it_is_at_that_moment() {
         let pod = host.path().join("pods/u1");
         assert_eq!(target, pod.join("volume-subpaths/cfg/web/3"));
         assert_eq!(fs::read_to_string(&target).unwrap(), "1");
+        assert_eq!(host.prepare_subpath(&sub_path(".//key/")).unwrap(), target);
+        assert_eq!(fs::read_to_string(&target).unwrap(), "1");
         let below = SubPath {
             index: 4,
             ..sub_path("dir/podname")
