@@ -672,9 +672,11 @@ impl Offline {
     /// Objects without values in the documents cannot be had.
     pub(crate) fn run_here(&mut self) {
         for OfflinePod { pod, inputs, .. } in &mut self.pods {
-            inputs.assumptions.written_later = false;
-            let fields = &mut inputs.assumptions.fields;
-            fields.retain(|field, _| !not_before_it_exists().iter().any(|(own, _)| own == field));
+            let assumptions = &mut inputs.assumptions;
+            assumptions.written_later = false;
+            let made_up = not_before_it_exists().map(|(field, _)| field).into_iter();
+            let made_up = made_up.filter(|field| assumptions.fields.remove(field).is_some());
+            assumptions.made_up = made_up.collect();
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             let live = self.is_of_cluster;
             let (maps, secrets) = (

@@ -94,6 +94,7 @@ impl<'a> Session<'a> {
         let mut state = CommandState::default();
         state.note_secrets(&target);
         target.note_unknown();
+        target.note_unfilled();
         for volume in target.volumes() {
             volumes
                 .refresh(&target, volume)

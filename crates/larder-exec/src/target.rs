@@ -11,8 +11,8 @@ use larder_console as console;
 use larder_objects::{Kind, SecretBytes};
 use larder_on_change::{ContainerRole, LeftOut, ObjectTag, PodOutline};
 use larder_projection::{
-    ContainerView, Environment, Inputs, Unknown, VolumeKind, containers, environment, pod_volumes,
-    project,
+    ContainerView, Environment, Inputs, Origin, Unknown, VolumeKind, containers, environment,
+    pod_volumes, project, used_volumes,
 };
 
 /// A container of a pod, at one time.
@@ -155,11 +155,68 @@ impl ExecTarget {
                 );
             }
         }
+        self.note_made_up();
         if !unknown.is_empty() {
             console::note(format_args!(
                 "not known here, so empty: {}; --env NAME=VALUE sets a variable",
                 unknown.join(", ")
             ));
+        }
+    }
+
+    /// Prints which variables and files have what a cluster sets otherwise.
+    fn note_made_up(&self) {
+        let Contents::Inputs(inputs) = &self.contents else {
+            return;
+        };
+        let is_made_up = |path: &str| {
+            let mut all = inputs.assumptions.made_up.iter();
+            // All annotations, too.
+            all.any(|field| {
+                field
+                    .strip_prefix(path)
+                    .is_some_and(|rest| matches!(rest.as_bytes(), [] | [b'[', ..]))
+            })
+        };
+        let line = |name: &str, origin: &Origin<'_>| match origin {
+            Origin::Field(path) if is_made_up(path) => Some(format!("{name} ({path})")),
+            _ => None,
+        };
+        let environment = self.environment().unwrap_or_default();
+        let variables = environment.iter();
+        let variables = variables.filter_map(|(name, one)| line(name, &one.origin));
+        let mut made_up: Vec<_> = variables.collect();
+        for volume in filled(self.volumes()) {
+            let projection = project(&self.pod, volume, inputs).unwrap_or_default();
+            let files = projection.origins.iter();
+            made_up.extend(files.filter_map(|(path, origin)| {
+                line(&format!("{path} of volume {}", volume.name), origin)
+            }));
+        }
+        if !made_up.is_empty() {
+            console::note(format_args!(
+                "not known here, so other than in a cluster: {}",
+                made_up.join(", ")
+            ));
+        }
+    }
+
+    /// Prints which volumes keep the pod from starting, though this container does not mount them.
+    pub(crate) fn note_unfilled(&self) {
+        let Contents::Inputs(inputs) = &self.contents else {
+            return;
+        };
+        let own: Vec<_> = self.container().volumes().collect();
+        let used = used_volumes(&self.pod);
+        let others = pod_volumes(&self.pod)
+            .filter(|volume| used.contains(&*volume.name) && !own.contains(&&*volume.name));
+        for volume in filled(others) {
+            if let Err(error) = project(&self.pod, volume, inputs) {
+                console::note(format_args!(
+                    "the pod would not start: volume {}, which other containers mount: {error}",
+                    volume.name
+                ));
+            }
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Assumptions {
     pub facts: bool,
     /// Fields that something in the cluster sets when it makes the pod, by path: the value, or `None` if it is not known.
     pub fields: BTreeMap<String, Option<String>>,
+    /// Fields whose values are made up here, as there is no cluster that sets them.
+    pub made_up: BTreeSet<String>,
     /// The template that its controller makes the pod of, from which come the labels of [`TEMPLATE_HASHES`].
     pub template: Recipe,
     /// What something in the cluster writes later, such as tokens and certificates, exists.

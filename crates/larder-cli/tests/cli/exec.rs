@@ -218,6 +218,47 @@ fn unknown_variables_are_named_and_can_be_set() {
 }
 
 #[test]
+fn what_is_made_up_is_named() {
+    if !may_mount() {
+        return;
+    }
+    let container = "env: [{name: ID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}], \
+        volumeMounts: [{name: v, mountPath: /larder-test}], command: [sh, -c, 'echo ${#ID}; cat /larder-test/all']";
+    let volumes = "{name: v, downwardAPI: {items: [{path: all, fieldRef: {fieldPath: metadata.annotations}}]}}";
+    let pod =
+        web_pod(container, volumes).replace("{name: web}", "{name: web, annotations: {a: b}}");
+    let desk = Desk::with([("app.yaml", &pod)]);
+    let run = desk.run("exec -f app.yaml");
+    assert_eq!((run.code, &*run.stdout), (0, "36\na=\"b\""), "{run:?}");
+    let note = "not known here, so other than in a cluster: ID (metadata.uid), all of volume v (metadata.annotations)";
+    assert!(run.stderr.contains(note), "{run:?}");
+    let known = pod.replace(
+        "{name: web,",
+        "{name: web, uid: 6f9d1c52-0000-4000-8000-000000000001,",
+    );
+    desk.replace("app.yaml", &known);
+    let run = desk.run("exec -f app.yaml");
+    assert!(!run.stderr.contains("not known"), "{run:?}");
+}
+
+#[test]
+fn volume_of_another_container_that_cannot_be_filled_is_named() {
+    if !may_mount() {
+        return;
+    }
+    let init =
+        "  initContainers: [{name: i, image: i, volumeMounts: [{name: v, mountPath: /v}]}]\n";
+    let pod = web_pod(
+        "command: [\"true\"]",
+        "{name: v, secret: {secretName: nope}}",
+    ) + init;
+    let run = Desk::with([("app.yaml", &pod)]).run("exec -f app.yaml");
+    assert_eq!(run.code, 0, "{run:?}");
+    let note = "the pod would not start: volume v, which other containers mount: secret \"nope\" not found";
+    assert!(run.stderr.contains(note), "{run:?}");
+}
+
+#[test]
 fn command_sees_what_the_container_would() {
     // projection 64
     if !may_mount() {
