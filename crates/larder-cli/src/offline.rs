@@ -489,6 +489,16 @@ impl Offline {
                     .contains(&ObjectKey::new(namespace, stem))
     }
 
+    /// The names of the service accounts of a namespace.
+    pub(crate) fn accounts_in(&self, namespace: &str) -> Vec<&str> {
+        names_in(namespace, self.accounts.keys())
+    }
+
+    /// The names of the PersistentVolumeClaims of a namespace.
+    pub(crate) fn claims_in(&self, namespace: &str) -> Vec<&str> {
+        names_in(namespace, &self.claims)
+    }
+
     /// Whether `other` has the same content for this object, or both have none.
     pub(crate) fn has_same_object(&self, other: &Self, kind: Kind, key: &ObjectKey) -> bool {
         let made = |side: &Self| {
@@ -712,6 +722,11 @@ fn label_namesakes(pods: &mut [OfflinePod]) {
             }
         }
     }
+}
+
+fn names_in<'k>(namespace: &str, keys: impl IntoIterator<Item = &'k ObjectKey>) -> Vec<&'k str> {
+    let keys = keys.into_iter().filter(|key| key.namespace == namespace);
+    keys.map(|key| &*key.name).collect()
 }
 
 /// `data-db-` of `data-db-0`

@@ -5,6 +5,7 @@
 //! | `pod` | a pod with the variables and volumes of its containers |
 //! | `container` | everything that one container sees, by the paths in it |
 //! | `start` | what a container needs to start |
+//! | `outside` | what it needs besides what larder delivers |
 //! | `token` | the volume with a token that the API server adds |
 //! | `hints` | what may be wrong where something is missing |
 //! | `warnings` | what is allowed and often a mistake |
@@ -14,6 +15,7 @@
 mod container;
 mod hints;
 mod json;
+mod outside;
 mod pod;
 mod start;
 mod token;

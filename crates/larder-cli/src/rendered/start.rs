@@ -16,11 +16,19 @@ pub(crate) struct Start {
     pub(crate) needs: BTreeSet<Question>,
     /// Values that must be there, and be part of a path, as they are where all that is implied is true.
     pub(crate) values: Vec<Unknown>,
+    /// What must be there besides what larder delivers; only what a side needs alone is said.
+    outside: BTreeSet<Question>,
     /// All that is true if it starts, as far as it follows from the needs and the values one by one.
     implied: BTreeSet<Question>,
 }
 
 impl Start {
+    /// Adds what must be there besides.
+    pub(crate) fn add_outside(&mut self, outside: BTreeSet<Question>) {
+        self.implied.extend(outside.iter().cloned());
+        self.outside = outside;
+    }
+
     /// Whether it needs this, too, even if it does not say so: an object of which it needs a key must be there.
     pub(crate) fn needs(&self, need: &Question) -> bool {
         self.implied.contains(need)
@@ -36,7 +44,8 @@ impl Start {
         &'s self,
         other: &'s Self,
     ) -> impl Iterator<Item = &'s Question> {
-        self.needs.iter().filter(|need| !other.needs(need))
+        let all = self.needs.iter().chain(&self.outside);
+        all.filter(|need| !other.needs(need))
     }
 
     /// Its values that the other does not need.

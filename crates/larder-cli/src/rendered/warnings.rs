@@ -354,17 +354,13 @@ pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
     let secrets = secrets
         .filter(|_| !pod.offline.takes_outside)
         .map(|text| ("imagePullSecrets".to_owned(), text));
-    let (namespace, account) = (pod.namespace(), pod.account());
-    let has_account = pod.offline.has_account(namespace, account) || pod.offline.is_of_cluster;
-    let account = (!has_account).then(|| {
+    let account = pod.missing_account().map(|account| {
         let text = format!("ServiceAccount {account} is not among the manifests");
         ("serviceAccountName".to_owned(), text)
     });
-    let claims = pod_volumes(pod.pod).filter_map(|volume| {
-        let claim = &volume.persistent_volume_claim.as_ref()?.claim_name;
-        let is_there = pod.offline.has_claim(namespace, claim) || pod.offline.is_of_cluster;
+    let claims = pod.missing_claims().map(|(volume, claim)| {
         let text = format!("PersistentVolumeClaim {claim} is not among the manifests");
-        (!is_there).then(|| (format!("volume {}", volume.name), text))
+        (format!("volume {}", volume.name), text)
     });
     let annotations = pod
         .pod

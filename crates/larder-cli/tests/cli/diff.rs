@@ -6,6 +6,7 @@ mod gate;
 mod makers;
 mod markdown;
 mod memory;
+mod outside;
 mod property;
 mod recipes;
 mod reviewer;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{
     COMPLETIONS,
     draw::{Draw, KEYS, SIGNERS},
-    world::{CERTIFICATE_KEYS, Listing, OBJECTS, ServiceListing, Side, Versions, World},
+    world::{ACCOUNTS, CERTIFICATE_KEYS, Listing, OBJECTS, ServiceListing, Side, Versions, World},
 };
 
 /// An object whose values no document has, of something that makes it.
@@ -66,6 +66,8 @@ pub(super) enum Fact {
     Bundle,
     /// The key of the certificate that the signer at this place of [`SIGNERS`] issues to an account.
     CertificateKey(usize, Account),
+    /// That there is the account at this place in [`ACCOUNTS`].
+    Account(usize),
 }
 
 /// The place of an account in [`ACCOUNTS`]; without one, `default`.
@@ -83,7 +85,7 @@ enum TextForm {
     Pem,
 }
 
-const FACTS: [Fact; 30] = [
+const FACTS: [Fact; 32] = [
     Fact::PodName,
     Fact::Uid,
     Fact::NodeName,
@@ -114,6 +116,8 @@ const FACTS: [Fact; 30] = [
     Fact::CertificateKey(1, None),
     Fact::CertificateKey(1, Some(0)),
     Fact::CertificateKey(1, Some(1)),
+    Fact::Account(0),
+    Fact::Account(1),
 ];
 
 impl Fact {
@@ -136,11 +140,15 @@ impl Fact {
             Self::CertificateKey(signer, _) => {
                 text == format!("pod certificate of {}", SIGNERS[signer])
             }
+            Self::Account(place) => text == format!("ServiceAccount {}", ACCOUNTS[place]),
         }
     }
 
     fn may_be_missing(self) -> bool {
-        matches!(self, Self::Written(_) | Self::OtherService | Self::Bundle)
+        matches!(
+            self,
+            Self::Written(_) | Self::OtherService | Self::Bundle | Self::Account(_)
+        )
     }
 
     fn form(self) -> TextForm {
@@ -716,6 +724,17 @@ impl<'w> Completion<'w> {
     /// Whether a side has the ClusterTrustBundle `ca`.
     pub(super) fn has_bundle(&self, own: &Side, other: &Side) -> bool {
         own.has_bundle || !other.has_bundle && self.fact(Fact::Bundle).is_some()
+    }
+
+    /// Whether the second side has not the account of its pod. One that the first side, whose pod runs, needs as well is
+    /// there.
+    pub(super) fn lacks_account(&self, own: &Side, first: &Side) -> bool {
+        let needed = |side: &Side| {
+            side.account()
+                .filter(|place| !side.accounts[*place].is_listed())
+        };
+        let new = needed(own).filter(|place| needed(first) != Some(*place));
+        new.is_some_and(|place| self.missing.contains(&Fact::Account(place)))
     }
 
     /// What it is without what no document has: render and exec take that as missing.

@@ -77,6 +77,8 @@ impl<'m> Template<'m> {
 
 /// A pod of one side in a completion, as its node has it.
 pub(super) struct RunningPod<'w> {
+    /// Whether its account is missing.
+    lacks_account: bool,
     side: &'w Side,
     pod: Pod,
     inputs: Inputs,
@@ -95,7 +97,8 @@ pub(super) fn running<'w>(
     let is_same_workload = world.from.kind == world.to.kind;
     let from = is_same_workload
         .then(|| RunningPod::new(&world.from, &world.to, &templates.from, completion));
-    let to = RunningPod::new(&world.to, &world.from, &templates.to, completion);
+    let mut to = RunningPod::new(&world.to, &world.from, &templates.to, completion);
+    to.lacks_account = completion.lacks_account(&world.to, &world.from);
     (from, to)
 }
 
@@ -118,6 +121,7 @@ impl<'w> RunningPod<'w> {
             inputs: inputs(side, other, &pod, &template.objects, completion),
             pinned: pinned.collect(),
             updates_sub_paths: side.metadata["annotations"][UPDATES_SUB_PATHS] == "true",
+            lacks_account: false,
             side,
             pod,
         }
@@ -297,10 +301,9 @@ fn inputs(
         ..TrustBundle::default()
     });
     inputs.trust_bundles = TrustBundles::Synced(bundle.into_iter().collect());
-    let account = ACCOUNTS.iter().position(|one| *one == account);
     for (key, signer) in certificate_sources(pod) {
         let signer = SIGNERS.iter().position(|one| *one == signer);
-        let fact = Fact::CertificateKey(signer.expect("it is drawn"), account);
+        let fact = Fact::CertificateKey(signer.expect("it is drawn"), side.account());
         let text = completion.fact(fact).unwrap_or_default();
         let certificate = PodCertificate {
             private_key_pem: SecretBytes::new(text.into()),
@@ -435,6 +438,9 @@ impl<'p> FilledPod<'p> {
     pub(super) fn see(&'p self, name: &str, needed: NeededVolumes) -> Option<Seen<'p>> {
         let RunningPod { pod, inputs, .. } = self.pod;
         let container = containers(pod).find(|one| one.name == name)?;
+        if self.pod.lacks_account {
+            return None;
+        }
         let own: BTreeSet<_> = container.volumes().collect();
         let mut volumes = self.volumes.iter();
         if volumes.any(|(volume, filled)| {

@@ -136,6 +136,12 @@ impl Side {
         documents.join("\n---\n")
     }
 
+    /// The place of its pod's account in [`ACCOUNTS`]; `None` for `default`, which is always there.
+    pub(super) fn account(&self) -> Option<usize> {
+        let name = self.pod["serviceAccountName"].as_str()?;
+        ACCOUNTS.iter().position(|account| *account == name)
+    }
+
     /// The template of its pods.
     pub(super) fn template(&self) -> String {
         format!("{} {}", self.metadata, self.pod)
@@ -269,6 +275,10 @@ impl ServiceListing {
 }
 
 impl AccountListing {
+    pub(super) fn is_listed(self) -> bool {
+        !matches!(self, Self::Outside)
+    }
+
     fn document(self, name: &str) -> Option<Value> {
         let mut account = json!({
             "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "ns"},

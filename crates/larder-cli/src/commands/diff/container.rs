@@ -221,11 +221,12 @@ impl<'r> ContainerDiff<'r> {
     /// it.
     pub(super) fn new(
         before: Option<ContainerState<'r>>,
-        after: ContainerState<'r>,
+        mut after: ContainerState<'r>,
         from: Option<&'r RenderedPod<'r>>,
         to: &'r RenderedPod<'r>,
         services: &mut ServiceVariables,
     ) -> Self {
+        after.start.add_outside(to.outside_beyond(from));
         let mut diff = Self::unchanged(&after);
         diff.is_new = before.is_none();
         let Some(before) = before else {
@@ -406,9 +407,7 @@ fn unless(before: Option<&Start>, after: &ContainerState<'_>, pod: &RenderedPod<
                 }
                 _ => need.subject(),
             };
-            let hint = need
-                .object()
-                .and_then(|object| pod.similar_object(object.kind, &object.name));
+            let hint = pod.similar(need);
             Unmet { what, hint }
         })
         .collect();

@@ -78,7 +78,7 @@ fn account_and_key_type_make_a_certificate() {
         &side("a", "ED25519"),
         &side("b", "ED25519"),
         "unknown",
-        &[named],
+        &["ServiceAccount b", named],
     );
     check(
         &side("a", "ED25519"),
