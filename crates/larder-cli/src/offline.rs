@@ -34,7 +34,7 @@ pub(crate) use self::{
 };
 use self::{
     missing::{made_object, refuse_made, refuse_unread, take_empty, take_missing},
-    pods::{fields_of, not_before_it_exists, set_service_account},
+    pods::{fields_of, name_prefix, not_before_it_exists, set_service_account},
 };
 
 /// Content of every service account token.
@@ -261,6 +261,7 @@ impl Offline {
                     let assumptions = Assumptions {
                         fields,
                         template: Recipe::new(template.unwrap_or_default()),
+                        name_prefix: name_prefix(&pod, made_by.as_ref()),
                         ..Assumptions::default()
                     };
                     pods.push(OfflinePod {
@@ -314,6 +315,7 @@ impl Offline {
             *inputs = offline.inputs(pod);
             inputs.assumptions.fields = known.fields;
             inputs.assumptions.template = known.template;
+            inputs.assumptions.name_prefix = known.name_prefix;
         }
         Self { pods, ..offline }
     }

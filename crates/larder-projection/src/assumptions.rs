@@ -27,6 +27,8 @@ pub struct Assumptions {
     pub fields: BTreeMap<String, Option<String>>,
     /// Fields whose values are made up here, as there is no cluster that sets them.
     pub made_up: BTreeSet<String>,
+    /// What the name begins with that something in the cluster gives the pod; empty if that is not known.
+    pub name_prefix: String,
     /// The template that its controller makes the pod of, from which come the labels of [`TEMPLATE_HASHES`].
     pub template: Recipe,
     /// What something in the cluster writes later, such as tokens and certificates, exists.
@@ -93,7 +95,14 @@ impl Assumptions {
             "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => Form::Address,
             _ => Form::Any,
         };
-        let source = || UnknownSource::fact(path, form).made_by(self.recipe(pod, path));
+        let prefix = match path {
+            "metadata.name" => &*self.name_prefix,
+            _ => "",
+        };
+        let source = || {
+            let fact = UnknownSource::fact(path, form).beginning_with(prefix);
+            fact.made_by(self.recipe(pod, path))
+        };
         is_unknown.then(|| Unknown::of(source()))
     }
 

@@ -149,6 +149,8 @@ pub struct UnknownSource {
     /// What makes it; empty if unknown.
     recipe: Recipe,
     form: Form,
+    /// What its bytes begin with; there are more.
+    prefix: Arc<str>,
 }
 
 impl UnknownSource {
@@ -159,6 +161,7 @@ impl UnknownSource {
             object: None,
             recipe: Recipe::default(),
             form,
+            prefix: "".into(),
         }
     }
 
@@ -166,6 +169,13 @@ impl UnknownSource {
     #[must_use]
     pub(crate) fn made_by(mut self, recipe: Recipe) -> Self {
         self.recipe = recipe;
+        self
+    }
+
+    /// The same, of bytes that begin with `prefix`, and are more.
+    #[must_use]
+    pub(crate) fn beginning_with(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.into();
         self
     }
 
@@ -217,6 +227,10 @@ impl UnknownSource {
     /// Whether its bytes may be `text`.
     fn may_be(&self, text: &[u8]) -> bool {
         let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+        let rest = text.strip_prefix(self.prefix.as_bytes());
+        if rest.is_none_or(|rest| rest.is_empty() && !self.prefix.is_empty()) {
+            return false;
+        }
         match self.form {
             Form::Any => true,
             Form::Address => str::from_utf8(text).is_ok_and(|all| all.split(',').all(is_address)),

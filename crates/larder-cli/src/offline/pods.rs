@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use larder_objects::{
-    manifest::{Manifest, Manifests, SetFields},
+    manifest::{Manifest, Manifests, SetFields, Workload},
     stable_pod_uid,
 };
 
@@ -52,6 +52,19 @@ pub(super) fn fields_of(pod: &mut Pod, mut fields: SetFields) -> SetFields {
     }
     fields
 }
+
+/// What the generated name of a pod begins with; empty if it is long enough to be cut (kubernetes v1.36,
+/// `staging/src/k8s.io/apiserver/pkg/storage/names/generate.go`).
+pub(super) fn name_prefix(pod: &Pod, made_by: Option<&Workload>) -> String {
+    let own = pod.metadata.generate_name.clone();
+    let prefix = own.or_else(|| Some(format!("{}-", made_by?.name)));
+    prefix
+        .filter(|prefix| prefix.len() <= UNCUT)
+        .unwrap_or_default()
+}
+
+/// Most bytes that certainly stay of the name of a workload in those of its pods, before what controllers add.
+const UNCUT: usize = 32;
 
 /// Whether no API server has given the pod its UID, so it does not exist yet.
 fn is_uid_made_up(pod: &Pod) -> bool {

@@ -83,6 +83,8 @@ enum TextForm {
     Address,
     Number,
     Pem,
+    /// A name that is made of the workload's.
+    PodName,
 }
 
 const FACTS: [Fact; 32] = [
@@ -155,6 +157,7 @@ impl Fact {
         match self {
             Self::PodAddress(_) | Self::HostAddress(_) | Self::Address => TextForm::Address,
             Self::Processors(_) => TextForm::Number,
+            Self::PodName => TextForm::PodName,
             Self::CertificateKey(..) => TextForm::Pem,
             _ => TextForm::Any,
         }
@@ -186,6 +189,10 @@ impl Slot {
                 TextForm::Any => !text.is_empty() && !text.contains(['\'', '/']),
                 TextForm::Address => text.parse::<std::net::IpAddr>().is_ok(),
                 TextForm::Pem => text.starts_with("-----BEGIN "),
+                TextForm::PodName => {
+                    let rest = text.strip_prefix("web-");
+                    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['\'', '/']))
+                }
                 TextForm::Number => text
                     .parse::<u32>()
                     .is_ok_and(|number| number.to_string() == text),
@@ -200,6 +207,7 @@ impl Slot {
             Self::Fact(fact) => match fact.form() {
                 TextForm::Any => format!("f{number:03}"),
                 TextForm::Pem => format!("-----BEGIN {number:03}"),
+                TextForm::PodName => format!("web-{number:03}"),
                 TextForm::Address => format!("10.9.{}.{}", number / 100, number % 100 + 100),
                 TextForm::Number => format!("70{number:03}"),
             },

@@ -40,6 +40,25 @@ fn node_and_network_make_addresses() {
 }
 
 #[test]
+fn name_of_a_workload_begins_those_of_its_pods() {
+    let side = |variable: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: w, namespace: ns}}\nspec:\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      containers:\n      - {{name: c, image: i, env: [{{name: X, {variable}}}]}}\n"
+        )
+    };
+    let name = side("valueFrom: {fieldRef: {fieldPath: metadata.name}}");
+    for value in ["w", "w-", "web-1"] {
+        check(
+            &side(&format!("value: {value}")),
+            &name,
+            "restart",
+            &["metadata.name"],
+        );
+    }
+    check(&side("value: w-1-a"), &name, "unknown", &["metadata.name"]);
+}
+
+#[test]
 fn template_makes_its_hash() {
     let workload = |kind: &str, label: &str, image: &str| {
         format!(
