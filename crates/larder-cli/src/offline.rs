@@ -4,12 +4,13 @@
 //! - an obvious placeholder: service account tokens, and, if assumed, the ConfigMap `kube-root-ca.crt`;
 //! - not known: pod certificates. A command that runs here cannot have them, which is an error.
 
+mod made;
 mod missing;
 mod names;
 mod pods;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -27,14 +28,15 @@ use larder_projection::{
     TrustBundles, Unavailable, UnknownObject, containers, env_files, pod_volumes,
 };
 
+use self::{
+    made::{add_made, made_object},
+    missing::{refuse_made, refuse_unread, take_empty, take_missing},
+    pods::{fields_of, name_prefix, not_before_it_exists, set_service_account},
+};
 pub(crate) use self::{
     missing::assume_all,
     names::{did_you_mean, find_container, likely_name, with_hint},
     pods::bind_to_only_node,
-};
-use self::{
-    missing::{made_object, refuse_made, refuse_unread, take_empty, take_missing},
-    pods::{fields_of, name_prefix, not_before_it_exists, set_service_account},
 };
 
 /// Content of every service account token.
@@ -232,13 +234,7 @@ impl Offline {
         let (mut pods, mut services, mut trust_bundles) = (Vec::new(), Vec::new(), Vec::new());
         let mut listed_services = BTreeSet::new();
         for made in manifests.made {
-            let key = (made.kind, made.key.clone());
-            match offline.made.entry(key) {
-                Entry::Vacant(first) => {
-                    first.insert(made);
-                }
-                Entry::Occupied(mut first) => first.get_mut().join(made),
-            }
+            add_made(&mut offline.made, made);
         }
         offline.claims = manifests.claims;
         for document in manifests.documents {
@@ -310,6 +306,7 @@ impl Offline {
         offline.listed_services = Arc::new(listed_services);
         offline.trust_bundles = trust_bundles.into();
         label_namesakes(&mut pods);
+        offline.complete_made(&pods);
         for OfflinePod { pod, inputs, .. } in &mut pods {
             let known = std::mem::take(&mut inputs.assumptions);
             *inputs = offline.inputs(pod);

@@ -6,11 +6,11 @@ use std::{
 };
 
 use larder_objects::{
-    Kind, ObjectKey, SecretBytes,
-    manifest::{MadeObject, Maker, Ownership, Recipe},
+    Kind, ObjectKey,
+    manifest::{MadeObject, Maker, Recipe},
 };
 use larder_projection::{
-    Existence, Inputs, KeyContent, Keyed, OtherKeys, TrustBundles, Unavailable, UnknownObject,
+    Existence, Inputs, Keyed, OtherKeys, TrustBundles, Unavailable, UnknownObject,
 };
 
 type ObjectsByName<K> = BTreeMap<String, Result<Arc<K>, Unavailable>>;
@@ -70,45 +70,6 @@ pub(super) fn refuse_unread<K: Keyed>(
                 "cannot read {object}: {reason}"
             )));
         }
-    }
-}
-
-/// What is known of an object that is made, and may be `listed` as well: each key may be that of either, unless what is
-/// listed is `live`, which counts.
-pub(super) fn made_object<K: Keyed>(
-    made: &MadeObject,
-    listed: Option<&K>,
-    is_live: bool,
-) -> UnknownObject {
-    let own = made.keys.iter();
-    let mut keys: BTreeMap<_, _> = own
-        .map(|(key, recipe)| (Arc::clone(key), KeyContent::Made(recipe.clone())))
-        .collect();
-    for (key, value) in listed.into_iter().flat_map(Keyed::files) {
-        let recipe = made.keys.get(key).or(made.others.as_ref());
-        let content = match recipe.filter(|_| !is_live) {
-            None => KeyContent::Known(SecretBytes::new(value.to_vec())),
-            Some(recipe) => {
-                let listed = Recipe::new(value.escape_ascii().to_string());
-                KeyContent::Made(Recipe::joined([recipe.clone(), listed]))
-            }
-        };
-        keys.insert(key.into(), content);
-    }
-    // Something else makes it, which is not listed.
-    let is_outside = made.ownership == Ownership::Added && listed.is_none();
-    UnknownObject {
-        existence: if is_outside {
-            Existence::Unsure
-        } else {
-            Existence::Certain
-        },
-        keys,
-        others: match made.others.clone().or(is_outside.then(Recipe::default)) {
-            None => OtherKeys::None,
-            Some(recipe) if is_live && listed.is_some() => OtherKeys::Named(recipe),
-            Some(recipe) => OtherKeys::Any(recipe),
-        },
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::Value;
 
-pub(super) use self::rule::made_of;
+pub(super) use self::kinds::made_of;
 use self::rule::text;
 use super::{ManifestError, Origin, Problem, error::Subject};
 use crate::{Kind, ObjectKey};
@@ -25,7 +25,7 @@ use crate::{Kind, ObjectKey};
 pub struct MadeObject {
     /// ConfigMap or Secret.
     pub kind: Kind,
-    /// Its namespace and name.
+    /// Its namespace and name. Without a namespace, it is in each.
     pub key: ObjectKey,
     /// What makes it.
     pub maker: Maker,
@@ -39,6 +39,8 @@ pub struct MadeObject {
     pub ownership: Ownership,
     /// Whether its data cannot be changed.
     pub immutable: bool,
+    /// Objects, by name, whose content is part of what all of its keys are made of.
+    pub reads: BTreeSet<(Kind, String)>,
 }
 
 /// Whose an object is.
@@ -117,6 +119,14 @@ impl MadeObject {
         self.maker = Maker::Controller(format!("{} and {}", self.maker, other.maker));
         self.ownership = self.ownership.max(other.ownership);
         self.immutable |= other.immutable;
+        self.reads.extend(other.reads);
+    }
+
+    /// Takes what all of its keys are made of besides.
+    pub fn depend_on(&mut self, content: &Recipe) {
+        for recipe in self.keys.values_mut().chain(&mut self.others) {
+            *recipe = Recipe::joined([recipe.clone(), content.clone()]);
+        }
     }
 
     /// The error that only its key opens it, for programs that deliver values; `None` if it is not encrypted.
@@ -161,12 +171,13 @@ pub(super) fn encrypted(
         others: None,
         ownership: Ownership::Owned,
         immutable: text(document, "/immutable") == "true",
+        reads: BTreeSet::new(),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MadeObject, Ownership};
+    use super::{Kind, MadeObject, Ownership};
     use crate::manifest::{Loader, Maker, Manifests};
 
     fn load(text: &str) -> Manifests {
@@ -280,6 +291,13 @@ mod tests {
         check(&vault("{destination: {name: v, create: true}}"), &["v: ?"]);
         check(&vault("{destination: {name: v}}"), &["v: ?, added"]);
         check(&vault("{}"), &[]);
+        let bitwarden = |spec: &str| document("k8s.bitwarden.com/v1", "BitwardenSecret", spec);
+        let map = "secretName: db, map: [{bwSecretId: i, secretKeyName: url}]";
+        check(
+            &bitwarden(&format!("{{{map}, onlyMappedSecrets: true}}")),
+            &["db: url"],
+        );
+        check(&bitwarden(&format!("{{{map}}}")), &["db: url ?"]);
         check(
             &document("onepassword.com/v1", "OnePasswordItem", "{itemPath: p}"),
             &["own: ?"],
@@ -351,6 +369,46 @@ mod tests {
                 "{managedKubeSecretReferences: [{secretName: a, secretNamespace: ns}, {secretName: b}]}",
             ),
             &["ns/a: ?, left", "b: ?, left"],
+        );
+    }
+
+    #[test]
+    fn object_may_be_in_several_namespaces() {
+        let bundle = |target: &str| {
+            let text = document(
+                "trust.cert-manager.io/v1alpha1",
+                "Bundle",
+                &format!("{{target: {target}}}"),
+            );
+            let made = load(&text).made.into_iter();
+            made.map(|made| (made.kind, words(&made)))
+                .collect::<Vec<_>>()
+        };
+        let own = |keys: &str| format!("/own: {keys}");
+        assert_eq!(
+            bundle("{configMap: {key: ca.pem}, additionalFormats: {jks: {key: ca.jks}}}"),
+            [(Kind::ConfigMap, own("ca.jks ca.pem"))]
+        );
+        assert_eq!(
+            bundle("{secret: {key: ca.pem}}"),
+            [(Kind::Secret, own("ca.pem"))]
+        );
+        let cluster = |places: &str| {
+            let spec = "externalSecretSpec: {target: {name: db}, data: [{secretKey: url}]}";
+            document(
+                "external-secrets.io/v1",
+                "ClusterExternalSecret",
+                &format!("{{{places}, {spec}}}"),
+            )
+        };
+        check(&cluster("namespaces: [a, b]"), &["a/db: url", "b/db: url"]);
+        check(
+            &cluster("namespaceSelectors: [{matchLabels: {kubernetes.io/metadata.name: a}}]"),
+            &["a/db: url"],
+        );
+        check(
+            &cluster("namespaceSelectors: [{matchLabels: {tier: web}}]"),
+            &[],
         );
     }
 

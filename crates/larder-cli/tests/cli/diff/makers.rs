@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     run,
-    truth::{check, container, object, pod},
+    truth::{check, container, map, object, pod},
 };
 use crate::Desk;
 
@@ -356,4 +356,45 @@ fn immutable_object_of_a_maker_needs_a_restart() {
         let text = run(&side("a", rest), &side("b", rest), "").stdout;
         assert!(text.contains(words), "{text}");
     }
+}
+
+#[test]
+fn content_that_a_maker_reads_is_part_of_what_it_makes() {
+    let side = |template: &str| {
+        let from = "target: {name: db, template: {templateFrom: [{configMap: {name: tpl}}]}}";
+        let made = external("e", &format!("{from}, {}", from_key("a")));
+        reads("cfg") + &made + &map("tpl", &format!("{{cfg: {template}}}"))
+    };
+    check(&side("a"), &side("a"), "same", &[]);
+    check(&side("a"), &side("b"), "unknown", &["secret db"]);
+}
+
+#[test]
+fn bundle_is_in_the_namespace_of_each_pod() {
+    let side = |key: &str, source: &str| {
+        pod(
+            &format!(
+                "env: [{{name: U, valueFrom: {{configMapKeyRef: {{name: ca, key: {key}}}}}}}]"
+            ),
+            "",
+        ) + &format!(
+            "---\napiVersion: trust.cert-manager.io/v1alpha1\nkind: Bundle\nmetadata: {{name: ca}}\nspec: {{sources: [{{inLine: {source}}}], target: {{configMap: {{key: ca.pem}}}}}}\n"
+        )
+    };
+    check(&side("ca.pem", "a"), &side("ca.pem", "a"), "same", &[]);
+    check(
+        &side("ca.pem", "a"),
+        &side("ca.pem", "b"),
+        "unknown",
+        &["configmap ca"],
+    );
+    assert_eq!(
+        container(&side("ca.pem", "a"), &side("ca.crt", "a"))["verdict"],
+        "fails"
+    );
+    let text = run(&side("ca.pem", "a"), &side("ca.pem", "b"), "").stdout;
+    assert!(
+        text.contains("configmap ca, made by Bundle ca, which differs"),
+        "{text}"
+    );
 }

@@ -1,12 +1,12 @@
 //! The known kinds of makers, as their controllers document them.
 
+use serde_json::Value;
+
 use super::{
-    Ownership,
-    rule::{Keys, MakerKind},
+    Kind, MadeObject, ObjectKey, Origin, Ownership,
+    rule::{Keys, MakerKind, NONE, objects_of},
 };
 
-/// No place.
-pub(super) const NONE: &str = "\0";
 /// All of the document.
 const WHOLE: &str = "";
 const OWN_NAME: &str = "/metadata/name";
@@ -18,6 +18,8 @@ const NO_KEYS: Keys = Keys {
     open: &[],
     template: NONE,
     replaces: false,
+    named: &[],
+    closed: (NONE, "true"),
 };
 
 /// A kind that makes one Secret of its own name, with keys that are kept elsewhere.
@@ -30,6 +32,9 @@ const SECRET: MakerKind = MakerKind {
     ownership: (NONE, &[]),
     immutable: NONE,
     generates: false,
+    of: Kind::Secret,
+    is_everywhere: false,
+    reads: NONE,
     keys: Keys {
         open: &[WHOLE],
         ..NO_KEYS
@@ -57,13 +62,24 @@ const INFISICAL: MakerKind = MakerKind {
     ..SECRET
 };
 
+/// A kind of trust-manager. The namespaces that it selects are those of the pods that refer to it.
+const BUNDLE: MakerKind = MakerKind {
+    group: "trust.cert-manager.io",
+    kind: "Bundle",
+    is_everywhere: true,
+    reads: "/spec/sources",
+    ..SECRET
+};
+const JKS: &str = "/spec/target/additionalFormats/jks/key";
+const PKCS12: &str = "/spec/target/additionalFormats/pkcs12/key";
+
 const ORPHANS: &[(&str, Option<Ownership>)] = &[
     ("", Some(Ownership::Left)),
     ("Orphan", Some(Ownership::Left)),
 ];
 
 /// The known kinds of makers, as their controllers document them.
-pub(super) const MAKERS: [MakerKind; 15] = [
+const MAKERS: [MakerKind; 18] = [
     MakerKind {
         group: "bitnami.com",
         kind: "SealedSecret",
@@ -89,6 +105,7 @@ pub(super) const MAKERS: [MakerKind; 15] = [
             ],
         ),
         immutable: "/spec/target/immutable",
+        reads: "/spec/target/template/templateFrom",
         keys: Keys {
             lists: &[("/spec/data", "secretKey")],
             open: &["/spec/dataFrom"],
@@ -183,6 +200,35 @@ pub(super) const MAKERS: [MakerKind; 15] = [
         ..SECRET
     },
     MakerKind {
+        group: "k8s.bitwarden.com",
+        kind: "BitwardenSecret",
+        names: &["/spec/secretName"],
+        keys: Keys {
+            lists: &[("/spec/map", "secretKeyName")],
+            open: &[WHOLE],
+            closed: ("/spec/onlyMappedSecrets", "true"),
+            ..NO_KEYS
+        },
+        ..SECRET
+    },
+    MakerKind {
+        of: Kind::ConfigMap,
+        ownership: ("/spec/target/configMap/key", &[("", None)]),
+        keys: Keys {
+            named: &["/spec/target/configMap/key", JKS, PKCS12],
+            ..NO_KEYS
+        },
+        ..BUNDLE
+    },
+    MakerKind {
+        ownership: ("/spec/target/secret/key", &[("", None)]),
+        keys: Keys {
+            named: &["/spec/target/secret/key", JKS, PKCS12],
+            ..NO_KEYS
+        },
+        ..BUNDLE
+    },
+    MakerKind {
         group: "ricoberger.de",
         kind: "VaultSecret",
         ..SECRET
@@ -212,3 +258,14 @@ const CERTIFICATE: Keys = Keys {
     ],
     ..NO_KEYS
 };
+
+/// The objects that are made of `document`, whose `key` it is; `None` if it is no maker.
+pub(in crate::manifest) fn made_of(
+    document: &Value,
+    group: &str,
+    kind: &str,
+    key: &ObjectKey,
+    origin: &dyn Fn() -> Origin,
+) -> Option<Vec<MadeObject>> {
+    objects_of(&MAKERS, document, (group, kind), key, origin)
+}

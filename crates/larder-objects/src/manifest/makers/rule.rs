@@ -1,14 +1,18 @@
 //! What a kind of makers says of its documents: the objects that are made of one, and what their keys are made of.
 
-use std::{collections::BTreeMap, slice, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    slice,
+    sync::Arc,
+};
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    MadeObject, Maker, Ownership, Recipe,
-    kinds::{MAKERS, NONE},
-};
+use super::{MadeObject, Maker, Ownership, Recipe};
 use crate::{Kind, ObjectKey, manifest::Origin};
+
+/// No place.
+pub(super) const NONE: &str = "\0";
 
 /// A kind of document, and the objects that are made of one.
 pub(super) struct MakerKind {
@@ -27,6 +31,12 @@ pub(super) struct MakerKind {
     pub(super) immutable: &'static str,
     /// Whether values are made up for the document: one of another name has others.
     pub(super) generates: bool,
+    /// ConfigMap or Secret.
+    pub(super) of: Kind,
+    /// Whether it makes one in each namespace.
+    pub(super) is_everywhere: bool,
+    /// A list of ConfigMaps and Secrets whose content is part of all values.
+    pub(super) reads: &'static str,
     pub(super) keys: Keys,
 }
 
@@ -44,20 +54,32 @@ pub(super) struct Keys {
     pub(super) template: &'static str,
     /// Whether these are all keys, unless `mergePolicy` of the template says that they are merged.
     pub(super) replaces: bool,
+    /// Fields that are keys.
+    pub(super) named: &'static [&'static str],
+    /// If a field has this text, there are no others.
+    pub(super) closed: (&'static str, &'static str),
 }
 
 /// Parts of a specification on which no value depends.
 const WITHOUT_EFFECT: [&str; 3] = ["refreshInterval", "refreshPolicy", "metadata"];
 
 /// The objects that are made of `document`, whose `key` it is; `None` if it is no maker.
-pub(in crate::manifest) fn made_of(
+pub(super) fn objects_of(
+    makers: &[MakerKind],
     document: &Value,
-    group: &str,
-    kind: &str,
+    (group, kind): (&str, &str),
     key: &ObjectKey,
     origin: &dyn Fn() -> Origin,
 ) -> Option<Vec<MadeObject>> {
-    let rules = MAKERS.iter();
+    if (group, kind) == ("external-secrets.io", "ClusterExternalSecret") {
+        let external = in_namespaces(document, key).into_iter();
+        let made = external.filter_map(|(key, one)| {
+            objects_of(makers, &one, (group, "ExternalSecret"), &key, origin)
+        });
+        let made: Vec<_> = made.flatten().collect();
+        return (!made.is_empty()).then_some(made);
+    }
+    let rules = makers.iter();
     let rules = rules.filter(|rule| (rule.group, rule.kind) == (group, kind));
     let mut rules = rules.peekable();
     rules.peek()?;
@@ -75,12 +97,13 @@ pub(in crate::manifest) fn made_of(
                 .map(|place| text(part, place))
                 .find(|one| !one.is_empty())?;
             let namespace = match text(part, rule.namespace) {
+                _ if rule.is_everywhere => String::new().into(),
                 stated if stated.is_empty() => key.namespace.clone(),
                 stated => stated.into(),
             };
             let (keys, others) = rule.keys(part, &shared, &key.name);
             Some(MadeObject {
-                kind: Kind::Secret,
+                kind: rule.of,
                 key: ObjectKey::new(namespace, name),
                 maker: Maker::Controller(format!("{kind} {}", key.name)),
                 origin: origin(),
@@ -88,6 +111,7 @@ pub(in crate::manifest) fn made_of(
                 others,
                 ownership: rule.ownership(part)?,
                 immutable: text(part, rule.immutable) == "true",
+                reads: rule.reads(part),
             })
         });
         made.collect::<Vec<_>>()
@@ -95,7 +119,33 @@ pub(in crate::manifest) fn made_of(
     Some(made.collect())
 }
 
+/// The ExternalSecrets that a ClusterExternalSecret makes, as far as it names their namespaces.
+fn in_namespaces(cluster: &Value, key: &ObjectKey) -> Vec<(ObjectKey, Value)> {
+    let spec = &cluster["spec"];
+    let list = |field: &str| spec[field].as_array().into_iter().flatten();
+    let selectors = list("namespaceSelectors").chain([&spec["namespaceSelector"]]);
+    let selected = selectors.map(|one| &one["matchLabels"]["kubernetes.io/metadata.name"]);
+    let namespaces = list("namespaces").chain(selected).filter_map(Value::as_str);
+    let name = spec["externalSecretName"].as_str().unwrap_or(&key.name);
+    let document = json!({"metadata": {"name": name}, "spec": spec["externalSecretSpec"]});
+    let made = namespaces.map(|namespace| (ObjectKey::new(namespace, name), document.clone()));
+    made.collect()
+}
+
 impl MakerKind {
+    /// The objects that values are made of, too.
+    fn reads(&self, part: &Value) -> BTreeSet<(Kind, String)> {
+        let sources = part.pointer(self.reads).and_then(Value::as_array);
+        let sources = sources.into_iter().flatten().flat_map(|source| {
+            let name = |field: &str| text(source, &format!("/{field}/name"));
+            [
+                (Kind::ConfigMap, name("configMap")),
+                (Kind::Secret, name("secret")),
+            ]
+        });
+        sources.filter(|(_, name)| !name.is_empty()).collect()
+    }
+
     /// Whose the object is; `None` if none is made.
     fn ownership(&self, part: &Value) -> Option<Ownership> {
         let stated = text(part, self.ownership.0);
@@ -166,7 +216,9 @@ impl Keys {
         let template = part.pointer(self.template);
         let templates = fields(template.and_then(|template| template.get("data")));
         let templates = templates.map(|(key, _)| (&**key, None));
-        fixed.chain(own).chain(templates)
+        let named = self.named.iter();
+        let named = named.filter_map(|place| Some((part.pointer(place)?.as_str()?, None)));
+        fixed.chain(own).chain(templates).chain(named)
     }
 
     /// Whether the keys are those of the template.
@@ -180,7 +232,8 @@ impl Keys {
 
     /// Whether there may be others.
     fn is_open(&self, part: &Value) -> bool {
-        let is_open = self.open.iter().any(|place| is_there(part, place));
+        let is_closed = text(part, self.closed.0) == self.closed.1;
+        let is_open = !is_closed && self.open.iter().any(|place| is_there(part, place));
         is_open && !self.is_replaced(part)
             || is_there(part, &format!("{}/templateFrom", self.template))
     }
