@@ -243,15 +243,17 @@ fn part_of_a_volume_that_is_not_known_differs_from_a_literal_one() {
     };
     let (unknown, literal) = (
         pod(r#"subPathExpr: "$(POD_NAME)""#),
-        pod(r#"subPath: "$(metadata.name)""#),
+        pod(r#"subPath: "web-$(metadata.name)""#),
     );
-    let names = pod("subPath: metadata.name");
+    let names = pod("subPath: web-1");
     // Nobody knows that the pod has another name.
     for literal in [&literal, &names] {
         let found = container(&unknown, literal);
         assert_eq!(found["verdict"], "unknown");
         assert!(found["mounts"]["changed"].get("/tls").is_some(), "{found}");
     }
+    let other = pod("subPath: metadata.name");
+    assert_eq!(container(&unknown, &other)["verdict"], "restart");
     assert_eq!(container(&unknown, &unknown), Value::Null);
     // Any part of the volume may be the one.
     let with = |value: &str| {
