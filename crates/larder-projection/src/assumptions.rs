@@ -29,7 +29,7 @@ pub struct Assumptions {
     pub made_up: BTreeSet<String>,
     /// What the name begins with that something in the cluster gives the pod; empty if that is not known.
     pub name_prefix: String,
-    /// The template that its controller makes the pod of, from which come the labels of [`TEMPLATE_HASHES`].
+    /// The template that its controller makes the pod of, from which labels come that have its hash.
     pub template: Recipe,
     /// What something in the cluster writes later, such as tokens and certificates, exists.
     pub written_later: bool,
@@ -42,8 +42,10 @@ pub struct Assumptions {
 /// The labels in which controllers write what they compute from the template of a pod.
 const TEMPLATE_HASHES: [&str; 2] = ["pod-template-hash", "controller-revision-hash"];
 
+const LABELS: &str = "metadata.labels";
+
 fn is_template_hash(path: &str) -> bool {
-    let label = split_subscript(path).filter(|(base, _)| *base == "metadata.labels");
+    let label = split_subscript(path).filter(|(base, _)| *base == LABELS);
     label.is_some_and(|(_, label)| TEMPLATE_HASHES.contains(&label))
 }
 
@@ -78,7 +80,7 @@ impl Assumptions {
                 .is_some_and(|name| !name.is_empty())
         };
         let is_unknown = match path {
-            "metadata.labels" => return self.with_lines(pod, path, pod.metadata.labels.as_ref()),
+            LABELS => return self.with_lines(pod, path, pod.metadata.labels.as_ref()),
             "metadata.annotations" => {
                 return self.with_lines(pod, path, pod.metadata.annotations.as_ref());
             }
@@ -93,6 +95,8 @@ impl Assumptions {
         };
         let form = match path {
             "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => Form::Address,
+            "metadata.name" | "metadata.uid" | "spec.nodeName" | "spec.host" => Form::Name,
+            _ if split_subscript(path).is_some_and(|(base, _)| base == LABELS) => Form::Name,
             _ => Form::Any,
         };
         let prefix = match path {
@@ -156,7 +160,12 @@ impl Assumptions {
                 let end = if index == 0 { "" } else { "\n" };
                 let field = format!("{path}['{key}']");
                 let recipe = self.recipe(pod, &field);
-                let unknown = Unknown::of(UnknownSource::fact(field, Form::Any).made_by(recipe));
+                let form = if path == LABELS {
+                    Form::Name
+                } else {
+                    Form::Any
+                };
+                let unknown = Unknown::of(UnknownSource::fact(field, form).made_by(recipe));
                 match value {
                     Some(value) => vec![Ok(format!("{end}{key}={}", quote(value)))],
                     None => vec![Ok(format!("{end}{key}=\"")), Err(unknown), Ok("\"".into())],

@@ -102,6 +102,8 @@ impl fmt::Display for Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     Any,
+    /// Letters, digits, `.`, `-` and `_`: a name, a UID, or the value of a label.
+    Name,
     /// IP addresses, separated by commas.
     Address,
     Number,
@@ -112,7 +114,12 @@ pub(crate) enum Form {
 impl Form {
     /// Whether something of each form may be the same.
     fn may_be_equal(self, other: Self) -> bool {
-        self == other || self == Self::Any || other == Self::Any
+        let may_be_name = |form| matches!(form, Self::Address | Self::Number);
+        match (self, other) {
+            (Self::Any, _) | (_, Self::Any) => true,
+            (Self::Name, form) | (form, Self::Name) if may_be_name(form) => true,
+            _ => self == other,
+        }
     }
 
     /// Whether a part of it may be of the other form.
@@ -125,12 +132,13 @@ impl Form {
     }
 
     fn is_of_few_bytes(self) -> bool {
-        matches!(self, Self::Address | Self::Number)
+        matches!(self, Self::Name | Self::Address | Self::Number)
     }
 
     fn may_have(self, byte: u8) -> bool {
         match self {
             Self::Any | Self::Pem => true,
+            Self::Name => byte.is_ascii_alphanumeric() || b".-_".contains(&byte),
             Self::Address => byte.is_ascii_hexdigit() || b".:,".contains(&byte),
             Self::Number => byte.is_ascii_digit(),
         }
@@ -224,6 +232,22 @@ impl UnknownSource {
         PART + self.what.len() + self.detail.len()
     }
 
+    /// Whether its bytes may be those of the other one.
+    fn may_equal(&self, other: &Self) -> bool {
+        let (one, another) = (self.prefix.as_bytes(), other.prefix.as_bytes());
+        let have_one_beginning = one.starts_with(another) || another.starts_with(one);
+        have_one_beginning
+            && self.form.may_be_equal(other.form)
+            && one.iter().all(|byte| other.form.may_have(*byte))
+            && another.iter().all(|byte| self.form.may_have(*byte))
+    }
+
+    /// Whether it may be a part of something of this form.
+    fn may_be_in(&self, form: Form) -> bool {
+        let mut prefix = self.prefix.bytes();
+        form.may_contain(self.form) && prefix.all(|byte| form.may_have(byte))
+    }
+
     /// Whether its bytes may be `text`.
     fn may_be(&self, text: &[u8]) -> bool {
         let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
@@ -233,6 +257,7 @@ impl UnknownSource {
         }
         match self.form {
             Form::Any => true,
+            Form::Name => text.iter().all(|byte| Form::Name.may_have(*byte)),
             Form::Address => str::from_utf8(text).is_ok_and(|all| all.split(',').all(is_address)),
             Form::Number => !text.is_empty() && text.iter().all(u8::is_ascii_digit),
             Form::Pem => text.starts_with(b"-----BEGIN "),

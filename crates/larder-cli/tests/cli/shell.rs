@@ -323,7 +323,10 @@ fn bad_usage_is_explained_and_exits_with_2() {
         ("nonsense", "unrecognized subcommand"),
         ("render", "--filename"),
         ("render -f app.yaml -o xml", "possible values: tree, json"),
-        ("render -f app.yaml --pod a/b/c", "expected NAMESPACE/NAME"),
+        (
+            "render -f app.yaml --pod a/b/c/d",
+            "expected NAMESPACE/NAME",
+        ),
         (
             "render -f app.yaml -n A_b",
             "expected lower-case letters, digits and '-'",

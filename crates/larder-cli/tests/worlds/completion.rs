@@ -14,7 +14,7 @@ use larder_objects::validation::is_config_map_key;
 use serde_json::Value;
 
 use super::{
-    COMPLETIONS,
+    COMPLETIONS, MANY_COMPLETIONS,
     draw::{Draw, KEYS, SIGNERS},
     world::{ACCOUNTS, CERTIFICATE_KEYS, Listing, OBJECTS, ServiceListing, Side, Versions, World},
 };
@@ -80,6 +80,8 @@ pub(super) type Node = Option<u8>;
 #[derive(Clone, Copy, PartialEq)]
 enum TextForm {
     Any,
+    /// Letters, digits, `.`, `-` and `_`.
+    Name,
     Address,
     Number,
     Pem,
@@ -158,10 +160,16 @@ impl Fact {
             Self::PodAddress(_) | Self::HostAddress(_) | Self::Address => TextForm::Address,
             Self::Processors(_) => TextForm::Number,
             Self::PodName => TextForm::PodName,
+            Self::Uid | Self::NodeName | Self::Label | Self::TemplateHash(_) => TextForm::Name,
             Self::CertificateKey(..) => TextForm::Pem,
             _ => TextForm::Any,
         }
     }
+}
+
+/// Whether a name may have it.
+fn is_of_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || ".-_".contains(letter)
 }
 
 /// A value that is chosen.
@@ -189,9 +197,10 @@ impl Slot {
                 TextForm::Any => !text.is_empty() && !text.contains(['\'', '/']),
                 TextForm::Address => text.parse::<std::net::IpAddr>().is_ok(),
                 TextForm::Pem => text.starts_with("-----BEGIN "),
+                TextForm::Name => !text.is_empty() && text.chars().all(is_of_name),
                 TextForm::PodName => {
-                    let rest = text.strip_prefix("web-");
-                    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['\'', '/']))
+                    let rest = text.strip_prefix("web-").unwrap_or_default();
+                    !rest.is_empty() && rest.chars().all(is_of_name)
                 }
                 TextForm::Number => text
                     .parse::<u32>()
@@ -205,7 +214,7 @@ impl Slot {
         match self {
             Self::Key(..) => format!("v{number:03}"),
             Self::Fact(fact) => match fact.form() {
-                TextForm::Any => format!("f{number:03}"),
+                TextForm::Any | TextForm::Name => format!("f{number:03}"),
                 TextForm::Pem => format!("-----BEGIN {number:03}"),
                 TextForm::PodName => format!("web-{number:03}"),
                 TextForm::Address => format!("10.9.{}.{}", number / 100, number % 100 + 100),
@@ -214,6 +223,9 @@ impl Slot {
         }
     }
 }
+
+/// From here on, completions have keys with the names of directories, too.
+const WITH_DIRECTORIES: u64 = MANY_COMPLETIONS / 2;
 
 /// Cheap to clone: most of it is shared.
 #[derive(Clone)]
@@ -226,6 +238,8 @@ pub(super) struct Completion<'w> {
     missing: BTreeSet<Fact>,
     /// Whether no two slots have the same value, which nothing else has.
     pub(super) is_unique: bool,
+    /// Whether keys may have the names of directories.
+    pub(super) has_directories: bool,
 }
 
 /// What the completions of a world are made of.
@@ -297,6 +311,8 @@ impl Alphabet {
                 slots.extend(all.add(object, listing));
             }
         }
+        // Of the second side alone, too.
+        all.directories.extend(directories(&world.to, &world.to));
         let names = &all.names;
         all.stated.retain(|(_, key)| names.contains(key));
         let numbered = slots.iter().enumerate();
@@ -343,12 +359,14 @@ impl Alphabet {
 
     /// The keys that an object of this name may have.
     fn keys_of<'w>(&'w self, object: &str) -> impl Iterator<Item = &'w str> {
-        let is_directory = move |key: &str| {
-            let mut all = self.directories.iter();
-            all.any(|(own, directory)| own == object && directory == key)
-        };
         let names = self.names.iter().map(|name| &**name);
-        names.filter(move |name| !is_directory(name))
+        names.filter(move |name| !self.is_directory(object, name))
+    }
+
+    /// Whether the key of an object of this name is that of a directory.
+    fn is_directory(&self, object: &str, key: &str) -> bool {
+        let mut all = self.directories.iter();
+        all.any(|(own, directory)| own == object && directory == key)
     }
 
     fn place_of_key(&self, unseen: Unseen, key: &str) -> usize {
@@ -565,14 +583,20 @@ impl<'w> Completion<'w> {
     pub(super) fn new(seed: u64, alphabet: &'w Alphabet, number: u64) -> Self {
         let mut draw = Draw::of(seed << 16 | number);
         let constants = ["1", "2", "three", "A", "d", "10.0.0.1", OUTSIDE, ""];
-        let constant = (2..).zip(constants).find(|(place, _)| *place == number);
+        let constants = (2..).zip(constants);
+        let with_directories = (WITH_DIRECTORIES..).zip(["a", "/", "."]);
+        let mut constants = constants.chain(with_directories);
+        let constant = constants.find(|(place, _)| *place == number);
         let constant: Option<Rc<str>> = constant.map(|(_, text)| text.into());
-        let is_extreme = number < 12;
+        let is_extreme = number < 12 || constant.is_some();
         let path = number.checked_sub(COMPLETIONS);
+        let path = path.filter(|_| constant.is_none());
         let path = path.and_then(|place| alphabet.path(usize::try_from(place).ok()?));
         let keys = alphabet.unseen.iter().map(|(unseen, exists)| {
             let (_, name) = OBJECTS[unseen.object];
-            let all = alphabet.keys_of(name);
+            let names = alphabet.names.iter().map(|name| &**name);
+            let all =
+                names.filter(|key| number >= WITH_DIRECTORIES || !alphabet.is_directory(name, key));
             let of_object = alphabet.stated.iter().filter(|(object, _)| object == name);
             let stated = of_object.map(|(_, key)| &**key);
             let keys = match number {
@@ -628,6 +652,7 @@ impl<'w> Completion<'w> {
             keys: Rc::new(keys),
             missing,
             is_unique,
+            has_directories: number >= WITH_DIRECTORIES,
         }
     }
 
@@ -767,8 +792,9 @@ impl<'w> Completion<'w> {
         self
     }
 
-    /// Whether a key has the name of a Service's variable, and what that is.
-    pub(super) fn repeats_service(&self) -> bool {
+    /// Whether what decides must be named: not that a key has the name of a Service's variable, and what that is, nor that
+    /// it has the name of a directory.
+    pub(super) fn may_be_named(&self) -> bool {
         let services = [Fact::ApiServer, Fact::OtherService, Fact::Address];
         let services = services.map(|fact| &self.values[self.alphabet.place_of_fact(fact)]);
         let slots = self.alphabet.slots.iter().zip(&self.values);
@@ -776,7 +802,9 @@ impl<'w> Completion<'w> {
             Slot::Key(_, key) => Some((key, value)),
             Slot::Fact(_) => None,
         });
-        keys.any(|(key, value)| key.contains("_SERVICE_") && services.contains(&value))
+        let repeats_service =
+            keys.any(|(key, value)| key.contains("_SERVICE_") && services.contains(&value));
+        !repeats_service && !self.has_directories
     }
 
     /// The choices that the texts name.

@@ -180,7 +180,11 @@ impl Draw {
         if self.once_in(2) {
             pod["nodeName"] = self.one_of(&["n1", "n2"]).into();
         }
-        pod["hostNetwork"] = self.once_in(2).into();
+        if self.once_in(2) {
+            pod["hostNetwork"] = true.into();
+        } else if let Some(fields) = pod.as_object_mut() {
+            fields.remove("hostNetwork");
+        }
     }
 
     fn container(&mut self, name: &str, volumes: usize) -> Value {

@@ -469,6 +469,9 @@ impl<'p> FilledPod<'p> {
                 .expect("it is one of the container's");
             let part = mount.sub_path.as_deref().unwrap_or_default().to_owned();
             if let Some(Some(projection)) = self.volumes.get(&*mount.volume.name) {
+                if leads_through_file(&part, projection) {
+                    return None;
+                }
                 files.extend(files_of(pod, at, &part, projection));
             }
             if part.is_empty() {
@@ -505,6 +508,20 @@ fn whole_objects(volume: &Volume) -> impl Iterator<Item = &str> {
     own.chain(projected)
 }
 
+/// A path as the runtime takes it: without what counts for nothing in it.
+fn clean(path: &str) -> String {
+    let elements = path.split('/');
+    let elements = elements.filter(|element| !matches!(*element, "" | "."));
+    elements.collect::<Vec<_>>().join("/")
+}
+
+/// Whether a file is where a `subPath` needs a directory.
+fn leads_through_file(part: &str, projection: &Projection<'_>) -> bool {
+    let path = clean(part);
+    let mut parents = path.match_indices('/').map(|(at, _)| &path[..at]);
+    parents.any(|parent| projection.payload.contains_key(parent))
+}
+
 /// The files of a mount, by their paths in the container.
 fn files_of<'p>(
     pod: &Pod,
@@ -512,11 +529,7 @@ fn files_of<'p>(
     part: &str,
     projection: &'p Projection<'p>,
 ) -> Vec<(String, SeenFile<'p>)> {
-    // The runtime takes the path without what counts for nothing in it.
-    let elements = part
-        .split('/')
-        .filter(|element| !matches!(*element, "" | "."));
-    let selected = elements.collect::<Vec<_>>().join("/");
+    let selected = clean(part);
     let files = projection.payload.iter().filter_map(|(path, file)| {
         let below = match &*selected {
             "" => Some(path.as_str()),

@@ -122,7 +122,7 @@ fn of_parts<'u>(one: Vec<Gapped<'u>>, other: Vec<Gapped<'u>>) -> Sameness {
         [false, true] => other.may_be(&one),
         [true, true] => {
             let may_be_form = match (one.only_gap(), other.only_gap()) {
-                (Some(one), Some(other)) => one.form.may_be_equal(other.form),
+                (Some(one), Some(other)) => one.may_equal(other),
                 (Some(gap), None) => other.may_be_in(gap.form),
                 (None, Some(gap)) => one.may_be_in(gap.form),
                 (None, None) => true,
@@ -241,8 +241,7 @@ impl<'u> Rest<'u> {
     /// Whether it may be a part of something of this form.
     fn may_be_in(&self, form: Form) -> bool {
         let mut bytes = self.texts.iter().copied().flatten();
-        bytes.all(|byte| form.may_have(*byte))
-            && self.gaps.iter().all(|gap| form.may_contain(gap.form))
+        bytes.all(|byte| form.may_have(*byte)) && self.gaps.iter().all(|gap| gap.may_be_in(form))
     }
 
     /// Whether `text`, which has no gaps, may be this value.

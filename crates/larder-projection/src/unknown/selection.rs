@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Form, Unknown, UnknownSource, ValuePart};
+use super::{Unknown, UnknownSource, ValuePart};
 use crate::ANY_KEY;
 
 /// A part of an element of a path.
@@ -23,7 +23,7 @@ impl ElementPart<'_> {
 
     /// Whether it may have a slash in it.
     fn may_have_slash(&self) -> bool {
-        matches!(self, Self::Gap(gap) if matches!(gap.form, Form::Any | Form::Pem))
+        matches!(self, Self::Gap(gap) if gap.form.may_have(b'/'))
     }
 }
 

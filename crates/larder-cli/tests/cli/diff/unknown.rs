@@ -243,7 +243,7 @@ fn part_of_a_volume_that_is_not_known_differs_from_a_literal_one() {
     };
     let (unknown, literal) = (
         pod(r#"subPathExpr: "$(POD_NAME)""#),
-        pod(r#"subPath: "web-$(metadata.name)""#),
+        pod("subPath: web-a.b"),
     );
     let names = pod("subPath: web-1");
     // Nobody knows that the pod has another name.
