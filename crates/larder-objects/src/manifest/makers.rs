@@ -466,6 +466,14 @@ mod tests {
         };
         assert_eq!(differing(&text("k", "Owner"), &text("l", "Owner")), ["c"]);
         assert!(differing(&text("k", "Owner"), &text("k", "Orphan")).is_empty());
+        // Labels of the object are no values, nor is when they are made.
+        let (bare, labeled) = (
+            external("{target: {name: db}, data: [{secretKey: a}]}"),
+            external(
+                "{refreshInterval: 1h, target: {name: db, template: {metadata: {labels: {a: b}}}}, data: [{secretKey: a}]}",
+            ),
+        );
+        assert!(differing(&bare, &labeled).is_empty());
         // What is made up for a document depends on its name.
         let renamed = |text: String| text.replace("name: own", "name: other");
         let made_up = certificate("{secretName: tls}");

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{MadeObject, Maker, Ownership, Recipe};
 use crate::{Kind, ObjectKey, manifest::Origin};
@@ -61,7 +61,18 @@ pub(super) struct Keys {
 }
 
 /// Parts of a specification on which no value depends.
-const WITHOUT_EFFECT: [&str; 3] = ["refreshInterval", "refreshPolicy", "metadata"];
+const WITHOUT_EFFECT: [&str; 10] = [
+    "/metadata",
+    "/refreshAfter",
+    "/refreshInterval",
+    "/refreshPolicy",
+    "/revisionHistoryLimit",
+    "/rolloutRestartTargets",
+    "/secretTemplate",
+    "/template/metadata",
+    "/target/template/metadata",
+    "/destination/labels",
+];
 
 /// The objects that are made of `document`, whose `key` it is; `None` if it is no maker.
 pub(super) fn objects_of(
@@ -266,21 +277,19 @@ fn remove(value: &mut Value, place: &str) {
     let Some((parent, field)) = place.rsplit_once('/') else {
         return;
     };
-    if let Some(Value::Object(fields)) = value.pointer_mut(parent) {
-        fields.remove(field);
+    let Some(Value::Object(fields)) = value.pointer_mut(parent) else {
+        return;
+    };
+    // What has nothing else says nothing.
+    if fields.remove(field).is_some() && fields.is_empty() {
+        remove(value, parent);
     }
 }
 
 /// A specification without what no value depends on.
 fn without_effect_of(mut spec: Value) -> Value {
-    fn strip(fields: &mut Map<String, Value>) {
-        fields.retain(|field, _| !WITHOUT_EFFECT.contains(&field.as_str()));
+    for place in WITHOUT_EFFECT {
+        remove(&mut spec, place);
     }
-    if let Some(fields) = spec.as_object_mut() {
-        strip(fields);
-        if let Some(template) = fields.get_mut("template").and_then(Value::as_object_mut) {
-            strip(template);
-        }
-    }
-    spec
+    if spec == json!({}) { Value::Null } else { spec }
 }
