@@ -1,7 +1,7 @@
 //! What `larder diff`, `render` and `exec` say, held to every way to fill in what the documents do not say.
 //!
 //! A world is a workload with objects on two sides ([`world`], drawn by [`draw`]). A completion decides everything that is
-//! not among its documents ([`completion`]): whether an object exists, its keys and its values, and facts of the running
+//! not among its documents ([`completion`]; of objects [`keys`], of the pod [`facts`]): whether an object exists, its keys and its values, and facts of the running
 //! pod. Completed, nothing is unknown, and the projection that Kubernetes' own results verify says exactly what each
 //! container sees ([`view`]). Completions are drawn, and made from the differences that they show ([`equal`]).
 //!
@@ -27,8 +27,11 @@
 mod completion;
 mod draw;
 mod equal;
+mod facts;
+mod keys;
 mod one_side;
 mod smaller;
+mod spec;
 mod view;
 mod world;
 

@@ -21,8 +21,9 @@ use larder_projection::{
 
 use super::{
     Loaded,
-    completion::{Completion, Fact},
+    completion::Completion,
     draw::SIGNERS,
+    facts::Fact,
     world::{ACCOUNTS, Listing, OBJECTS, PEM, Side, UPDATES_SUB_PATHS, WorkloadKind, World},
 };
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Value, json};
 
-use crate::{completion::Node, draw::Draw};
+use crate::draw::Draw;
 
 /// Data of an object.
 pub(super) type Data = BTreeMap<String, String>;
@@ -81,6 +81,9 @@ pub(super) enum AccountListing {
     Silent,
     Mounts(bool),
 }
+
+/// The node that a pod is on, as far as its spec says: `n1`, `n2` or, without a number, any.
+pub(super) type Node = Option<u8>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Side {
