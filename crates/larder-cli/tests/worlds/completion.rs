@@ -13,11 +13,11 @@ use std::{
 use larder_objects::validation::is_config_map_key;
 
 use super::{
-    COMPLETIONS, MANY_COMPLETIONS,
+    COMPLETIONS,
     draw::{Draw, KEYS},
     facts::{FACTS, Fact, TextForm, is_of_name},
     keys::{Keys, MadeOf, Unseen, keys_of},
-    spec::{collect, directories, paths_of, referenced_keys, stated_keys},
+    spec::{collect, directories, paths_of, referenced_keys, selected, stated_keys},
     world::{CERTIFICATE_KEYS, Listing, OBJECTS, ServiceListing, Side, World},
 };
 
@@ -73,9 +73,6 @@ impl Slot {
     }
 }
 
-/// From here on, completions have keys with the names of directories, too.
-const WITH_DIRECTORIES: u64 = MANY_COMPLETIONS / 2;
-
 /// Cheap to clone: most of it is shared.
 #[derive(Clone)]
 pub(super) struct Completion<'w> {
@@ -87,8 +84,6 @@ pub(super) struct Completion<'w> {
     missing: BTreeSet<Fact>,
     /// Whether no two slots have the same value, which nothing else has.
     pub(super) is_unique: bool,
-    /// Whether keys may have the names of directories.
-    pub(super) has_directories: bool,
 }
 
 /// What the completions of a world are made of.
@@ -107,6 +102,8 @@ pub(super) struct Alphabet {
     stated: BTreeSet<(String, String)>,
     /// The names of directories that no key of an object has, by the name of the object.
     directories: BTreeSet<(String, String)>,
+    /// What a `subPath` of a mount selects.
+    selected: BTreeSet<String>,
     /// Paths of files that a value may be.
     paths: BTreeSet<String>,
 }
@@ -149,6 +146,10 @@ impl Alphabet {
             unique: Vec::new(),
             stated: BTreeSet::new(),
             directories: BTreeSet::new(),
+            selected: [&world.from, &world.to]
+                .into_iter()
+                .flat_map(|side| selected(&side.pod))
+                .collect(),
             paths,
         };
         let mut slots: BTreeSet<_> = FACTS.map(Slot::Fact).into();
@@ -253,20 +254,14 @@ impl<'w> Completion<'w> {
     pub(super) fn new(seed: u64, alphabet: &'w Alphabet, number: u64) -> Self {
         let mut draw = Draw::of(seed << 16 | number);
         let constants = ["1", "2", "three", "A", "d", "10.0.0.1", OUTSIDE, ""];
-        let constants = (2..).zip(constants);
-        let with_directories = (WITH_DIRECTORIES..).zip(["a", "/", "."]);
-        let mut constants = constants.chain(with_directories);
-        let constant = constants.find(|(place, _)| *place == number);
+        let constant = (2..).zip(constants).find(|(place, _)| *place == number);
         let constant: Option<Rc<str>> = constant.map(|(_, text)| text.into());
-        let is_extreme = number < 12 || constant.is_some();
+        let is_extreme = number < 12;
         let path = number.checked_sub(COMPLETIONS);
-        let path = path.filter(|_| constant.is_none());
         let path = path.and_then(|place| alphabet.path(usize::try_from(place).ok()?));
         let keys = alphabet.unseen.iter().map(|(unseen, exists)| {
             let (_, name) = OBJECTS[unseen.object];
-            let names = alphabet.names.iter().map(|name| &**name);
-            let all =
-                names.filter(|key| number >= WITH_DIRECTORIES || !alphabet.is_directory(name, key));
+            let all = alphabet.keys_of(name);
             let of_object = alphabet.stated.iter().filter(|(object, _)| object == name);
             let stated = of_object.map(|(_, key)| &**key);
             let keys = match number {
@@ -322,7 +317,6 @@ impl<'w> Completion<'w> {
             keys: Rc::new(keys),
             missing,
             is_unique,
-            has_directories: number >= WITH_DIRECTORIES,
         }
     }
 
@@ -462,9 +456,8 @@ impl<'w> Completion<'w> {
         self
     }
 
-    /// Whether what decides must be named: not that a key has the name of a Service's variable, and what that is, nor that
-    /// it has the name of a directory.
-    pub(super) fn may_be_named(&self) -> bool {
+    /// Whether a key has the name of a Service's variable, and what that is.
+    pub(super) fn repeats_service(&self) -> bool {
         let services = [Fact::ApiServer, Fact::OtherService, Fact::Address];
         let services = services.map(|fact| &self.values[self.alphabet.place_of_fact(fact)]);
         let slots = self.alphabet.slots.iter().zip(&self.values);
@@ -472,9 +465,13 @@ impl<'w> Completion<'w> {
             Slot::Key(_, key) => Some((key, value)),
             Slot::Fact(_) => None,
         });
-        let repeats_service =
-            keys.any(|(key, value)| key.contains("_SERVICE_") && services.contains(&value));
-        !repeats_service && !self.has_directories
+        keys.any(|(key, value)| key.contains("_SERVICE_") && services.contains(&value))
+    }
+
+    /// Whether a `subPath` selects a key that an object may have, but for a directory of that name.
+    pub(super) fn selects_directory(&self) -> bool {
+        let mut directories = self.alphabet.directories.iter();
+        directories.any(|(_, directory)| self.alphabet.selected.contains(directory))
     }
 
     /// The choices that the texts name.

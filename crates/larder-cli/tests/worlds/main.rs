@@ -16,7 +16,7 @@
 //! A completion keeps to what both sides take as given: an object of the documents exists, and so does one that a document
 //! makes, as its controller runs; a signer issues the certificates of pods. An account that no document has says nothing of
 //! tokens. A key of an unknown object is never the name of a directory of the same volume, nor of one in which a `subPath`
-//! selects something: but that it may be is reason enough for `unknown`. Keys may have any length, so a name with two prefixes may always be a longer key with one, and is no
+//! selects something; but where a `subPath` selects this name, `unknown` is no fault. Keys may have any length, so a name with two prefixes may always be a longer key with one, and is no
 //! difference. That a key may have the name and the value of a variable of a Service that no document has is not said.
 //!
 //! The documents of a world are read once, and each pod is rendered once for all its containers: a world takes
@@ -302,13 +302,14 @@ fn undecided(claim: &Claim, results: &[(Completion<'_>, Outcome)]) -> Option<Str
     {
         outcomes.remove(&Outcome::Fails);
     }
-    if outcomes.len() < 2 {
+    let selects_directory = results.iter().any(|(one, _)| one.selects_directory());
+    if outcomes.len() < 2 && !selects_directory {
         return Some(format!("all completions agree: {outcomes:?}"));
     }
     // What is not named decides nothing: with the named ones fixed, all agree.
     let mut by_named = BTreeMap::new();
     let named = results.iter();
-    for (completion, outcome) in named.filter(|(one, _)| one.may_be_named()) {
+    for (completion, outcome) in named.filter(|(one, _)| !one.repeats_service()) {
         let named = completion.choices_of(&claim.unknown);
         let (first, other) = *by_named.entry(named).or_insert((*outcome, completion));
         let is_start = |one| matches!(one, Outcome::Neither | Outcome::Starts);

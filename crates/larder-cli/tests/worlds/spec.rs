@@ -43,6 +43,14 @@ fn is_path(field: &str) -> bool {
     !is_mount && (field.ends_with("Path") || ["path", "subPathExpr"].contains(&field))
 }
 
+/// What the mounts of a pod select.
+pub(super) fn selected(pod: &Value) -> BTreeSet<String> {
+    let containers = pod["containers"].as_array().into_iter().flatten();
+    let mounts = containers.flat_map(|one| one["volumeMounts"].as_array().into_iter().flatten());
+    let paths = mounts.filter_map(|mount| mount["subPath"].as_str());
+    paths.map(str::to_owned).collect()
+}
+
 /// The directories of the volumes that have all keys of an object, each with the name of the object.
 pub(super) fn directories(own: &Side, other: &Side) -> Vec<(String, String)> {
     let pod = &own.pod;
