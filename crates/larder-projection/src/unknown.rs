@@ -98,7 +98,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// What the bytes of a source look like, if that is known.
+/// What the bytes of a source look like, if that is known: then there are some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     Any,
@@ -257,7 +257,7 @@ impl UnknownSource {
         }
         match self.form {
             Form::Any => true,
-            Form::Name => text.iter().all(|byte| Form::Name.may_have(*byte)),
+            Form::Name => !text.is_empty() && text.iter().all(|byte| Form::Name.may_have(*byte)),
             Form::Address => str::from_utf8(text).is_ok_and(|all| all.split(',').all(is_address)),
             Form::Number => !text.is_empty() && text.iter().all(u8::is_ascii_digit),
             Form::Pem => text.starts_with(b"-----BEGIN "),

@@ -194,8 +194,11 @@ impl Alphabet {
     fn path(&self, number: usize) -> Option<Path<'_>> {
         let objects = (0..OBJECTS.len()).map(Some).chain([None]);
         let pairs = objects.flat_map(|of| self.paths.iter().map(move |text| (of, text)));
-        let ways = [(true, true), (true, false), (false, true), (false, false)];
-        let mut all = ways.into_iter().flat_map(|(is_whole, has_all)| {
+        let whole = [(true, true), (true, false)];
+        // Which of them are empty is drawn, so more than once.
+        let parts = [(false, true), (false, false)].into_iter().cycle();
+        let ways = whole.into_iter().chain(parts.take(6));
+        let mut all = ways.flat_map(|(is_whole, has_all)| {
             let pairs = pairs.clone();
             pairs.map(move |(of, text)| Path {
                 of,

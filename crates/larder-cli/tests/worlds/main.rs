@@ -52,7 +52,7 @@ const COMPLETIONS: u64 = 20;
 /// Of them, those that answers about one side are held to: the extreme ones, and a few others.
 const ONE_SIDE: usize = 15;
 /// Completions that are drawn of a world before an answer counts as one that all completions agree on.
-const MANY_COMPLETIONS: u64 = 400;
+const MANY_COMPLETIONS: u64 = 800;
 /// Differences that are made equal, one after the other; also of completions of which many are drawn.
 const MAX_EQUAL: usize = 6;
 const MANY_EQUAL: usize = 24;

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Unknown, UnknownSource, ValuePart};
+use super::{Form, Unknown, UnknownSource, ValuePart};
 use crate::ANY_KEY;
 
 /// A part of an element of a path.
@@ -77,6 +77,16 @@ impl Unknown {
     }
 }
 
+/// Whether the first or last byte of what a piece is part of may be this one: what has a form is not empty.
+fn may_meet(piece: Option<&ElementPart<'_>>, byte: Option<u8>) -> bool {
+    match piece {
+        Some(ElementPart::Gap(gap)) if gap.form != Form::Any => {
+            byte.is_some_and(|byte| gap.form.may_have(byte))
+        }
+        _ => true,
+    }
+}
+
 /// Whether an element may be these elements of a path.
 fn may_be(element: &[ElementPart<'_>], path: &[&str]) -> bool {
     let has_slashes = element.iter().any(ElementPart::may_have_slash);
@@ -87,6 +97,14 @@ fn may_be(element: &[ElementPart<'_>], path: &[&str]) -> bool {
         Some(ElementPart::Gap(_)) | None => &b""[..],
     });
     let [begin, end] = ends;
+    let of_path = [
+        path.first().and_then(|first| first.bytes().next()),
+        path.last().and_then(|last| last.bytes().last()),
+    ];
+    let ends = [element.first(), element.last()].into_iter().zip(of_path);
+    if !ends.into_iter().all(|(piece, byte)| may_meet(piece, byte)) {
+        return false;
+    }
     match (element, path) {
         (_, []) => has_slashes && begin.is_empty() && end.is_empty(),
         (_, [_, _, ..]) if !has_slashes => false,
@@ -150,6 +168,9 @@ mod tests {
         assert!(number.may_select("2"));
         assert!(!number.may_select("ca.pem"));
         assert!(!number.may_select("d/f"));
+        let last = Unknown::joined([Err(&value("X")), Err(&number)].into_iter());
+        assert!(last.may_select("a2"));
+        assert!(!last.may_select("a"));
     }
 
     proptest! {
