@@ -27,7 +27,7 @@ fn with_other_keys<'w>(
     let mut changed = Vec::new();
     for (seen, other) in [(before, after), (after, before)] {
         let variables = seen
-            .compared_names()
+            .compared_names(other)
             .filter(|name| other.value(name).is_none());
         let variables = variables.filter_map(|name| {
             let origin = &seen.environment.get(name)?.origin;
@@ -90,7 +90,7 @@ fn with_equal_value<'w>(
 /// The texts that differ.
 fn pairs(before: &Seen<'_>, after: &Seen<'_>) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let variables = before.compared_names();
+    let variables = before.compared_names(after);
     let variables = variables.filter_map(|name| Some((before.value(name)?, after.value(name)?)));
     let files = before.files.iter();
     let files = files.filter_map(|(path, file)| Some((file.data, after.files.get(path)?.data)));

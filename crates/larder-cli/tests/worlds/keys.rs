@@ -54,6 +54,11 @@ pub(super) fn keys_of(listing: &Listing) -> Keys {
     }
 }
 
+/// Whether no document has the keys of an object.
+pub(super) fn has_unknown_keys(listing: &Listing) -> bool {
+    matches!(keys_of(listing), Keys::Any(_))
+}
+
 /// Whether an object has the key in a completion, by what the documents of its side and of the other one say.
 pub(super) fn may_have(key: &str, own: &Listing, other: &Listing) -> bool {
     match keys_of(own) {

@@ -24,6 +24,7 @@ use super::{
     completion::Completion,
     draw::SIGNERS,
     facts::Fact,
+    keys::has_unknown_keys,
     world::{ACCOUNTS, Listing, OBJECTS, PEM, Side, UPDATES_SUB_PATHS, WorkloadKind, World},
 };
 
@@ -371,6 +372,8 @@ pub(super) struct Seen<'p> {
     pub(super) mounts: BTreeMap<&'p str, (Option<&'p Volume>, String)>,
     /// By path in the container.
     pub(super) files: BTreeMap<String, SeenFile<'p>>,
+    /// Whether variables are keys of an object whose keys no document has.
+    has_unknown_names: bool,
     /// The objects of which all keys are shown, each with what stands before the key in a name or path.
     pub(super) all_keys: Vec<(&'p str, String)>,
 }
@@ -405,8 +408,10 @@ impl Seen<'_> {
 
     /// The names that may differ. A longer key, which no completion has, may be what a name with two prefixes is on the other
     /// side.
-    pub(super) fn compared_names(&self) -> impl Iterator<Item = &str> {
-        self.names().filter(|name| !name.starts_with("P_P_"))
+    pub(super) fn compared_names(&self, other: &Self) -> impl Iterator<Item = &str> {
+        let may_have_longer = other.has_unknown_names;
+        self.names()
+            .filter(move |name| !may_have_longer || !name.starts_with("P_P_"))
     }
 }
 
@@ -462,6 +467,10 @@ impl<'p> FilledPod<'p> {
             Some((map.or(secret)?, source.prefix.clone().unwrap_or_default()))
         });
         let mut all_keys: Vec<_> = env_from.collect();
+        let objects = OBJECTS.iter().zip(&self.pod.side.objects);
+        let mut unknown = objects.filter(|(_, listing)| has_unknown_keys(listing));
+        let has_unknown_names =
+            unknown.any(|((_, name), _)| all_keys.iter().any(|(own, _)| own == name));
         let declared = container.volume_mounts.iter();
         let paths: BTreeSet<_> = declared.map(|mount| &*mount.mount_path).collect();
         for mount in &table {
@@ -488,6 +497,7 @@ impl<'p> FilledPod<'p> {
             environment,
             mounts,
             files,
+            has_unknown_names,
             all_keys,
         })
     }
@@ -607,7 +617,9 @@ impl<'p> BothSides<'p> {
     }
 
     fn difference(&self, before: &Seen<'_>, after: &Seen<'_>) -> Outcome {
-        let names = before.compared_names().chain(after.compared_names());
+        let names = before
+            .compared_names(after)
+            .chain(after.compared_names(before));
         let names: BTreeSet<_> = names.collect();
         let links = |pod: &RunningPod<'_>| pod.pod.spec.as_ref()?.enable_service_links;
         let has_other_links = self.from.is_some_and(|from| links(from) != links(self.to));
