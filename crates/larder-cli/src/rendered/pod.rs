@@ -27,7 +27,7 @@ pub(crate) struct RenderedPod<'a> {
     pub(crate) offline: &'a Offline,
     /// Place of the pod in the manifests.
     pub(crate) source: &'a str,
-    /// What tells it from the other pods of its namespace: [`OfflinePod::label`].
+    /// Its unique label within the namespace: [`OfflinePod::label`].
     pub(crate) label: &'a str,
     pub(crate) workload: &'a Workload,
     /// The document of the workload, if it is not the pod's own.

@@ -8,7 +8,7 @@ use super::world::{
 };
 
 pub(super) const KEYS: [&str; 3] = ["A", "B", "LEVEL"];
-/// Who issues certificates to pods.
+/// The signers of pod certificates.
 pub(super) const SIGNERS: [&str; 2] = ["example.com/a", "example.com/b"];
 const VALUES: [&str; 4] = ["1", "2", "three", "10.0.0.1"];
 const PREFIXES: [&str; 3] = ["", "", "P_"];

@@ -204,10 +204,20 @@ impl<'s, 'r> BothSides<'s, 'r> {
             .collect()
     }
 
-    /// Whether what is at a path is of a volume that is filled otherwise than on the first side.
-    pub(super) fn is_filled_otherwise(&self, path: &str) -> bool {
-        let mounts = self.from.mount_of(path).zip(self.to.mount_of(path));
-        mounts.is_some_and(|((from, _), (to, _))| is_filled_otherwise(from, to))
+    /// The places in the second side's list of the mounts of volumes that are filled otherwise than on the first side. Each
+    /// is compared once: it may have as many sources as files.
+    pub(super) fn filled_otherwise(&self) -> BTreeSet<usize> {
+        let before: BTreeMap<_, _> = self
+            .from
+            .mounts
+            .iter()
+            .map(|mount| (&*mount.mount_path, mount))
+            .collect();
+        let mounts = self.to.mounts.iter().filter(|to| {
+            let from = before.get(&*to.mount_path);
+            from.is_some_and(|from| is_filled_otherwise(from, to))
+        });
+        mounts.map(|mount| mount.index).collect()
     }
 
     pub(super) fn mounts(&self) -> Edits<&'r str, ShownMount<'r>> {

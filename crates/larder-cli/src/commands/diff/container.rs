@@ -240,12 +240,17 @@ impl<'r> ContainerDiff<'r> {
         let sides = BothSides::new(&before.content, &after.content, implied);
         diff.unknown.extend(sides.from.unknown());
         let pinned = |origin: &Origin<'_>| from?.pinned(to, origin);
+        let filled_otherwise = sides.filled_otherwise();
+        let is_filled_otherwise = |path: &str| {
+            let mount = sides.to.mount_of(path);
+            mount.is_some_and(|(mount, _)| filled_otherwise.contains(&mount.index))
+        };
         let effects = FileEffects {
             mounts: sides.mounts(),
             shown: SubPathDiff::shown(sides.to),
             asks: to.updates_sub_paths(),
             pinned: &pinned,
-            is_filled_otherwise: &|path| sides.is_filled_otherwise(path),
+            is_filled_otherwise: &is_filled_otherwise,
             keeps_running: after.view.keeps_running(),
             has_other_template: from.is_some_and(|from| has_other_template(from, to)),
         };
@@ -258,7 +263,7 @@ impl<'r> ContainerDiff<'r> {
             paths.filter_map(|(_, path, _)| Some(effects.sub_path(path, files.get(path)?)));
         diff.sub_paths = sub_paths.max().unwrap_or(SubPathDiff::None);
         let mut paths = found.files.iter();
-        diff.is_filled_otherwise = paths.any(|(_, path, _)| sides.is_filled_otherwise(path));
+        diff.is_filled_otherwise = paths.any(|(_, path, _)| is_filled_otherwise(path));
         match diff.verdict {
             Verdict::Starts => diff.show_all(&after.content),
             Verdict::Fails(_) => {}

@@ -326,7 +326,7 @@ fn renamed_maker_makes_the_same() {
         text.contains("made by ExternalSecret two (") && !text.contains("differs"),
         "{text}"
     );
-    // A certificate is issued anew.
+    // A new certificate is issued.
     let side = |name: &str| {
         reads("tls.key")
             + &format!(
