@@ -29,7 +29,7 @@ use larder_projection::{
 };
 
 use self::{
-    made::{add_made, made_object},
+    made::{joined, made_object},
     missing::{refuse_made, refuse_unread, take_empty, take_missing},
     pods::{fields_of, name_prefix, not_before_it_exists, set_service_account},
 };
@@ -233,9 +233,7 @@ impl Offline {
         };
         let (mut pods, mut services, mut trust_bundles) = (Vec::new(), Vec::new(), Vec::new());
         let mut listed_services = BTreeSet::new();
-        for made in manifests.made {
-            add_made(&mut offline.made, made);
-        }
+        offline.made = joined(manifests.made);
         offline.claims = manifests.claims;
         for document in manifests.documents {
             let key = document.object.key();

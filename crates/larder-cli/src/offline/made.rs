@@ -2,7 +2,7 @@
 //! namespace.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -16,14 +16,16 @@ use super::{Offline, OfflinePod, needs};
 
 pub(super) type MadeObjects = HashMap<(Kind, ObjectKey), MadeObject>;
 
-/// Adds an object, which something else may make as well.
-pub(super) fn add_made(all: &mut MadeObjects, made: MadeObject) {
-    match all.entry((made.kind, made.key.clone())) {
-        Entry::Vacant(first) => {
-            first.insert(made);
-        }
-        Entry::Occupied(mut first) => first.get_mut().join(made),
+/// The objects, of which several may be one that more than one maker makes.
+pub(super) fn joined(all: impl IntoIterator<Item = MadeObject>) -> MadeObjects {
+    let mut makers = HashMap::<_, Vec<_>>::new();
+    for made in all {
+        let key = (made.kind, made.key.clone());
+        makers.entry(key).or_default().push(made);
     }
+    let objects = makers.into_iter();
+    let objects = objects.filter_map(|(key, all)| Some((key, MadeObject::joined(all)?)));
+    objects.collect()
 }
 
 /// The content of those objects.
@@ -92,7 +94,6 @@ impl Offline {
         });
         let (everywhere, made): (Vec<_>, Vec<_>) =
             made.partition(|made| made.key.namespace.is_empty());
-        self.made.clear();
         let mut objects = BTreeSet::new();
         for pod in pods {
             let namespace = pod.place().namespace;
@@ -101,17 +102,16 @@ impl Offline {
                 _ => None,
             }));
         }
-        for made in made {
-            add_made(&mut self.made, made);
-        }
-        for (kind, key) in objects {
+        let everywhere = objects.into_iter().flat_map(|(kind, key)| {
             let of_name = everywhere.iter();
-            for made in of_name.filter(|made| made.kind == kind && made.key.name == key.name) {
-                let mut made = made.clone();
+            let of_name = of_name.filter(|made| made.kind == kind && made.key.name == key.name);
+            let copies = of_name.cloned().map(|mut made| {
                 made.key = key.clone();
-                add_made(&mut self.made, made);
-            }
-        }
+                made
+            });
+            copies.collect::<Vec<_>>()
+        });
+        self.made = joined(made.into_iter().chain(everywhere));
     }
 
     /// The content of an object of this name, as far as it is known, in the namespace of what is made of it.

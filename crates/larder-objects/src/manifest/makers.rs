@@ -19,6 +19,9 @@ use self::rule::text;
 use super::{ManifestError, Origin, Problem, error::Subject};
 use crate::{Kind, ObjectKey};
 
+/// Most makers of one object of which each key is told apart.
+const MAX_MAKERS: usize = 8;
+
 /// An object that is made of a document.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -98,8 +101,36 @@ impl fmt::Display for Maker {
 }
 
 impl MadeObject {
+    /// What several makers make of one object; `None` without any. Of many, each key is made of all that they say, so that
+    /// the cost grows no faster than what they say.
+    pub fn joined(mut all: Vec<Self>) -> Option<Self> {
+        if all.len() <= MAX_MAKERS {
+            return all.into_iter().reduce(|mut first, other| {
+                first.join(other);
+                first
+            });
+        }
+        let recipes = all.iter();
+        let recipes = recipes.flat_map(|made| made.keys.values().chain(&made.others).cloned());
+        let whole = Recipe::joined(recipes);
+        let count = all.len() - 1;
+        let mut first = all.swap_remove(0);
+        first.maker = Maker::Controller(format!("{} and {count} others", first.maker));
+        for other in all {
+            first.keys.extend(other.keys);
+            first.others = first.others.or(other.others);
+            first.ownership = first.ownership.max(other.ownership);
+            first.immutable |= other.immutable;
+            first.reads.extend(other.reads);
+        }
+        for recipe in first.keys.values_mut().chain(&mut first.others) {
+            *recipe = whole.clone();
+        }
+        Some(first)
+    }
+
     /// Takes what another maker makes of the object, too: each key may be that of either.
-    pub fn join(&mut self, other: Self) {
+    fn join(&mut self, other: Self) {
         let sides = [&*self, &other];
         let all = sides.iter().flat_map(|side| side.keys.keys());
         let keys = all.map(|key| {
@@ -480,6 +511,27 @@ mod tests {
         assert_eq!(differing(&made_up, &renamed(made_up.clone())).len(), 3);
         let kept = text("k", "Owner");
         assert!(differing(&kept, &renamed(kept.clone())).is_empty());
+    }
+
+    #[test]
+    fn keys_of_many_makers_are_made_by_all() {
+        let joined = |last: &str| {
+            let keys = (0..20).map(|number| format!("k{number}"));
+            let specs = keys.map(|key| format!("{{data: [{{secretKey: {key}}}]}}"));
+            let specs = specs.chain([format!("{{data: [{{secretKey: k, remoteRef: {last}}}]}}")]);
+            let all = specs.map(|spec| load(&external(&spec)).made.remove(0));
+            MadeObject::joined(all.collect()).unwrap()
+        };
+        let (before, after) = (joined("x"), joined("y"));
+        assert_eq!(before.keys.len(), 21);
+        assert!(
+            before
+                .keys
+                .iter()
+                .all(|(key, recipe)| after.keys[key] != *recipe)
+        );
+        assert_eq!(before.keys, joined("x").keys);
+        assert_eq!(before.maker.to_string(), "ExternalSecret own and 20 others");
     }
 
     #[test]
